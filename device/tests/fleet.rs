@@ -112,7 +112,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn device_changes_do_not_disturb_others() {
+fn device_changes_do_not_disturb_other_devices() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -262,7 +262,7 @@ fn sandbox_allows_added_device_to_join_ring() {
 fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // A reload compares the peer's name without looking it up, so this device counts as unchanged.
+    // A reload compares the peer's name without resolving it, so this device counts as unchanged.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
@@ -387,7 +387,7 @@ fn reload_rejects_device_files_and_fifos() {
 }
 
 #[test]
-fn changed_device_is_retried_until_created() {
+fn changed_device_is_retried_until_creation_succeeds() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let daemon = start(folder, std::slice::from_ref(&one), &[]);

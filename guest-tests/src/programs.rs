@@ -10,7 +10,7 @@ use crate::artifacts::cache_dir;
 /// otherwise `lab` in the cache directory.
 ///
 /// # Errors
-/// The path of this program or the cache directory cannot be determined.
+/// Fails if the path of this program or the cache directory cannot be determined.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
     // Cargo creates this lock file in each profile directory that it builds. CACHEDIR.TAG in the target directory is
@@ -23,7 +23,7 @@ pub fn lab_dir() -> Result<PathBuf> {
 /// Returns the path of the daemon, in `HCAD_PROGRAMS` or, if that is unset, next to this program.
 ///
 /// # Errors
-/// The daemon was not built.
+/// Fails if the daemon has not been built.
 pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
@@ -31,7 +31,7 @@ pub fn hcad() -> Result<PathBuf> {
 /// Returns the path of `hcactl`, in `HCAD_PROGRAMS` or, if that is unset, next to this program.
 ///
 /// # Errors
-/// `hcactl` was not built.
+/// Fails if `hcactl` has not been built.
 pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }
@@ -39,7 +39,7 @@ pub fn hcactl() -> Result<PathBuf> {
 /// Returns the path of `guest-lab`, in `HCAD_PROGRAMS` or, if that is unset, next to this program.
 ///
 /// # Errors
-/// `guest-lab` was not built.
+/// Fails if `guest-lab` has not been built.
 pub fn guest_lab() -> Result<PathBuf> {
     beside("guest-lab")
 }

@@ -22,7 +22,7 @@ pub struct Exchange {
     /// Command line of the client.
     pub client: String,
     pub ready: Ready,
-    /// Time limit of the client program.
+    /// Time limit for the client program.
     pub limit: Duration,
 }
 
@@ -52,7 +52,7 @@ impl Exchange {
     /// Runs both programs, which must succeed.
     ///
     /// # Errors
-    /// One of the programs fails. The error contains the output of both.
+    /// Fails if one of the programs fails. The error contains the output of both.
     pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let ends = self.ends(server, client).await?;
         self.succeeded(&ends)?;
@@ -62,7 +62,7 @@ impl Exchange {
     /// Checks that both programs have succeeded.
     ///
     /// # Errors
-    /// One of the programs has failed. The error contains the output of both.
+    /// Fails if one of the programs has failed. The error contains the output of both.
     pub fn succeeded(&self, ends: &Ends) -> Result<()> {
         for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
             if end.status != ExitStatus::Code(0) {
@@ -83,7 +83,7 @@ impl Exchange {
     /// Runs both programs, regardless of their exit statuses. If the client fails, the server is killed.
     ///
     /// # Errors
-    /// The server does not become ready, or the client takes too long.
+    /// Fails if the server does not become ready, or if the client takes too long.
     pub async fn ends(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let waiting = spawn(server, &self.server).await?;
         if let Err(error) = self.ready.wait(server, waiting, &self.server).await {
@@ -112,7 +112,7 @@ impl Ready {
     /// Waits until a server with this command line is ready.
     ///
     /// # Errors
-    /// The server does not become ready in time.
+    /// Fails if the server does not become ready in time.
     pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
@@ -124,7 +124,7 @@ impl Ready {
             }
             Self::Cm => {
                 // Count only this program's sockets, because the previous server may still be exiting. Wait until two
-                // successive polls agree, because a program that listens on every device starts on one device after
+                // successive polls agree, because a program that listens on every device does so on one device after
                 // another.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
@@ -141,7 +141,7 @@ impl Ready {
 /// Waits until one of the guest's files contains one of the texts.
 ///
 /// # Errors
-/// None of the texts appears in any of the files in time.
+/// Fails if none of the texts appears in any of the files in time.
 pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Duration) -> Result<()> {
     let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
     let timeout_ms = u32::try_from(limit.as_millis())?;
@@ -152,7 +152,7 @@ pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Dura
 /// Starts a program in the background, with line-buffered output.
 ///
 /// # Errors
-/// The program cannot be started.
+/// Fails if the program cannot be started.
 pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
     let mut argv = words("stdbuf -oL");
     argv.extend(words(line));
@@ -162,7 +162,7 @@ pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
 /// Waits for the next line of a program's output that contains `text`.
 ///
 /// # Errors
-/// No such line appears in time. The error contains the lines read so far.
+/// Fails if no such line appears in time. The error contains the lines read so far.
 pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) -> Result<String> {
     let deadline = tokio::time::Instant::now() + limit;
     let mut before = Vec::new();
@@ -182,7 +182,7 @@ pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) 
 /// Waits until a program exits.
 ///
 /// # Errors
-/// The program does not exit in time.
+/// Fails if the program does not exit in time.
 pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<ProgramEnd> {
     let step = Wait { program, timeout_ms: u32::try_from(limit.as_millis())? };
     vm.call_within(limit + ANSWER_MARGIN, step).await
@@ -191,7 +191,7 @@ pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<Pr
 /// Sends a signal to a program.
 ///
 /// # Errors
-/// The program does not exist.
+/// Fails if the program does not exist.
 pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> {
     vm.call(Kill { program, signal }).await.map(drop)
 }
@@ -199,7 +199,7 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
 /// Kills a program and waits until it has exited.
 ///
 /// # Errors
-/// The program does not exit.
+/// Fails if the program does not exit.
 pub async fn stop(vm: &mut Vm, program: ProgramId) -> Result<ProgramEnd> {
     signal(vm, program, libc::SIGKILL).await?;
     wait(vm, program, END_TIMEOUT).await

@@ -1,4 +1,4 @@
-//! Registers without behaviour: constant registers, and registers that return the last value written.
+//! Registers without side effects: constant registers, and registers that return the last value written.
 //!
 //! # Spec
 //! E810 interface, sections 2.1 and 2.2.
@@ -57,7 +57,7 @@ pub(super) fn constant(register: Register) -> Option<u32> {
     })
 }
 
-/// Returns PFLAN_RX_QALLOC: the first and last receive queue of the function. The function owns all queues.
+/// Returns PFLAN_RX_QALLOC: the first and last receive queues of the function. The function owns all queues.
 pub(super) fn receive_queues(count: u16) -> u32 {
     const VALID: u32 = 1 << 31;
     VALID | u32::from(count.saturating_sub(1)) << 16

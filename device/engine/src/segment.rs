@@ -15,7 +15,7 @@ pub(crate) struct Segment {
     pub(crate) len: usize,
 }
 
-/// Returns the number of packets of a message or of a READ response, at least 1.
+/// Returns the number of packets in a message or READ response, which is at least 1.
 pub(crate) fn packet_count(len: u32, mtu: usize) -> u32 {
     u32::try_from((len as usize).div_ceil(mtu).max(1))
         .expect("a 32-bit length in packets of at least one byte")
@@ -26,7 +26,7 @@ pub(crate) fn payload_len(len: u32, mtu: usize, index: u32) -> usize {
     (len as usize).saturating_sub(index as usize * mtu).min(mtu)
 }
 
-/// Returns packet `index` of a SEND or WRITE of `len` bytes, or `None` for operations without payload.
+/// Returns packet `index` of a SEND or WRITE of `len` bytes, or `None` for any other operation.
 pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<Segment> {
     let last = index + 1 == packet_count(len, mtu);
     let position = Position::of(index == 0, last);

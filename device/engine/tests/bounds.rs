@@ -6,7 +6,7 @@ use engine::*;
 use protocol::ids::*;
 use protocol::roce::*;
 
-/// A host whose work queues never end and whose memory is always accessible.
+/// A host whose work queues are never empty and whose memory is always accessible.
 #[derive(Default)]
 struct EndlessHost {
     receives: bool,
@@ -144,7 +144,7 @@ fn event_backlog_pauses_flushing() {
     assert!(engine.poll_event().is_some(), "flushing must resume once the events have been polled");
 }
 
-/// Each call must be bounded, because a host may write a trace line for each flushed request.
+/// The work done by each call must be bounded, because a host may write a trace line for each flushed request.
 #[test]
 fn flush_of_endless_queues_is_bounded_per_call() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
@@ -193,8 +193,8 @@ fn alternating_acks_and_rnr_naks_are_bounded() {
         let packet = Packet { bth, srqn: None, ext: Ext::None, payload: &[1, 2, 3, 4] };
         engine.handle_packet(Instant::ZERO, &encap, &packet, &mut host);
     }
-    let answers = frames(&mut engine, &mut host);
-    assert!((1..=128).contains(&answers), "{answers} replies are pending");
+    let replies = frames(&mut engine, &mut host);
+    assert!((1..=128).contains(&replies), "{replies} replies are pending");
 }
 
 #[test]
@@ -209,7 +209,10 @@ fn shared_request_pool_reserves_slots_for_each_qp() {
     frames(&mut engine, &mut host);
     let fetched: u32 = host.sends_fetched.iter().sum();
     assert!(fetched < (1 << 16) + 4 * QPS + 128, "{fetched} requests were fetched");
-    assert!(host.sends_fetched.iter().all(|fetched| *fetched >= 4), "every QP can use its reserved slots");
+    assert!(
+        host.sends_fetched.iter().all(|fetched| *fetched >= 4),
+        "every QP must be able to use its reserved slots"
+    );
 
     // Destroying a QP returns its slots.
     for qpn in (0..QPS).map(Qpn::new) {

@@ -40,7 +40,7 @@ fn request_for_destroyed_qp_does_not_reach_its_successor() {
         let send = if service == Service::Rc { Opcode::rc } else { Opcode::uc }(Operation::SendOnly);
         inject(&mut pair, DESTROYED, send, psn_a(), Ext::None);
         assert_eq!((pair.b.recvs(), unknown(&pair)), (vec![], 1));
-        assert_eq!(pair.flow(), [""; 0], "the packet must not be answered");
+        assert_eq!(pair.flow(), [""; 0], "the packet must not cause a reply");
         inject(&mut pair, SUCCESSOR, send, psn_a(), Ext::None);
         assert_eq!((pair.b.recvs(), unknown(&pair)), (ok([7]), 1));
     }
@@ -92,7 +92,7 @@ fn successor_of_group_member_receives_no_multicast() {
 
 /// On interfaces whose software omits the high bits of QP numbers, each connected QP has a second number.
 #[test]
-fn packets_to_qp_number_or_its_alias_are_accepted() {
+fn qp_accepts_packets_to_its_number_and_alias() {
     let mut pair = with_successor(|attrs| attrs.alias = Some(Qpn::new(0x17)));
     (7..9).for_each(|wr| pair.b.host.post_recv(SUCCESSOR, wr, &[sge(0, 10)]));
     let send = Opcode::rc(Operation::SendOnly);

@@ -61,7 +61,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Rings an arbitrary send doorbell, in one store or word by word.
+/// Rings an arbitrary send doorbell, either with one store or word by word.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let page = match input.byte() % 4 {
         0 => 0,

@@ -17,9 +17,9 @@ use super::input::Input;
 /// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
 
-/// Offsets of the counters within the counter page of a direction.
+/// Offsets of the counters within the counter page of either direction.
 const COUNTERS: [usize; 4] = [0, 256, 512, 768];
-/// Size of the counter page of a direction.
+/// Size in bytes of each direction's counter page.
 const COUNTERS_LEN: usize = 4096;
 /// Offset of the first frame.
 const DATA_AT: usize = 8192;

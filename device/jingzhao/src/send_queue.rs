@@ -1,7 +1,7 @@
 //! The send queue of a QP: doorbells, chains of WQEs, and their conversion to engine requests.
 //!
-//! Each call of [`SendQueue::next`] fetches one WQE. The WQE is copied from guest memory once, and its link to the next
-//! WQE comes from the same copy. If software links WQEs in a circle, every call returns a WQE, as if software kept
+//! Each call to [`SendQueue::next`] fetches one WQE. The WQE is copied from guest memory once, and its link to the next
+//! WQE comes from the same copy. If software links WQEs in a cycle, every call returns a WQE, as if software kept
 //! posting them. Other QPs still run, because the engine limits the work per turn.
 //!
 //! # Spec
@@ -29,12 +29,12 @@ use super::ring::Ring;
 /// Maximum number of pending doorbells per queue. It equals the largest queue length that QUERY_DEV_LIM can advertise.
 const MAX_DOORBELLS: usize = 1 << 16;
 
-/// Number of doorbell slots reserved for each queue. They are enough for the bursts of ordinary software.
+/// Number of doorbell slots reserved for each queue, which is enough for bursts from ordinary software.
 const RESERVED_DOORBELLS: usize = 16;
 
 /// Number of doorbell slots shared by all queues of a device, in addition to the [`RESERVED_DOORBELLS`] of each queue.
-/// They occupy 12 MiB, and are enough to fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17
-/// stalled queues would occupy 96 GiB.
+/// They occupy 12 MiB, and are enough to fill 64 queues that have the recommended length of 2^14 requests. Without this
+/// limit, 2^17 stalled queues would occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// A WQE of up to this many bytes is copied into a short buffer, which takes less time to zero than a buffer for the
@@ -121,7 +121,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates a queue in its state after RESET.
+    /// Creates a queue in the state that it has after RESET.
     pub fn new(options: QueueOptions) -> Self {
         let unit = match options.sq_addr {
             SqAddr::Unit | SqAddr::Auto => PositionUnit::Granule,
@@ -138,7 +138,7 @@ impl SendQueue {
         }
     }
 
-    /// Discards the buffer and the doorbells. Called at RST2INIT and at a transition to RESET.
+    /// Discards the buffer and the doorbells. Called on RST2INIT and on transitions to RESET.
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
@@ -151,8 +151,9 @@ impl SendQueue {
     /// Queues a doorbell. If the pool is exhausted, the queue is limited to its reserved slots.
     ///
     /// # Errors
-    /// The doorbell is lost. Correct software never has more pending doorbells than slots: each pending doorbell
-    /// announces at least one WQE, and software must not reuse the slot of a WQE before the WQE completes.
+    /// Fails if too many doorbells are pending. The new doorbell is then lost. Correct software never has more pending
+    /// doorbells than slots: each pending doorbell announces at least one WQE, and software must not reuse the slot of
+    /// a WQE before the WQE completes.
     pub fn queue_doorbell(
         &mut self,
         doorbell: SendDoorbell,
@@ -202,7 +203,7 @@ impl SendQueue {
             return Fetch::Empty;
         };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
-        // A WQE of invalid size fails, but its first granule is read, because it links to the rest of the chain.
+        // A WQE with an invalid size fails, but its first granule is read, because it links to the rest of the chain.
         let granules = usize::from(if size_is_bad { 1 } else { entry.size });
         let mut short = [0; SHORT_WQE];
         let mut long;
@@ -242,13 +243,13 @@ impl SendQueue {
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
-        // Limited to the number of slots, because a chain may go around the ring and pass a slot more than once.
+        // Limited to the number of slots, because a chain may wrap around the ring and visit a slot more than once.
         self.linked_run = (before + 1).min(self.ring.slots());
         Some(entry)
     }
 
-    /// Starts the chain of the oldest doorbell. With the option `late_link`, skips doorbells of WQEs that were already
-    /// executed through a link (J-24).
+    /// Starts the chain of the oldest doorbell. With the option `late_link`, skips doorbells for WQEs that have already
+    /// been executed through a link (J-24).
     fn begin_next_chain(&mut self) -> Option<Entry> {
         loop {
             let entry = self.begin_chain()?;

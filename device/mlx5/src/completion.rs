@@ -83,7 +83,7 @@ fn received(cx: &Context<'_>, is_ethernet: bool, qp: &QueuePair, to: &Receiver, 
 }
 
 impl Resources {
-    /// Writes the CQE of a completion. If the CQE cannot be written, all QPs that use the CQ move to ERR.
+    /// Writes the CQE for a completion. If the CQE cannot be written, all QPs that use the CQ move to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let dma = cx.dma;
         cx.monitor.check(|| strict::completion(self, completion, dma));
@@ -133,7 +133,7 @@ impl Resources {
         self.write(cx, (qpn, cqn), &entry);
     }
 
-    /// Writes a CQE of a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error
+    /// Writes a CQE for a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error
     /// state.
     pub(super) fn write(&mut self, cx: &mut Context<'_>, (qpn, cqn): (Qpn, Cqn), entry: &Entry) {
         let Some(cq) = self.cqs.get_mut(cqn.get()) else {
@@ -172,7 +172,7 @@ impl Resources {
         }
     }
 
-    /// Moves a QP to ERR, as the command 2ERR_QP would.
+    /// Moves a QP to ERR, as the 2ERR_QP command would.
     fn fail_qp(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
         use engine::State;
         let state = cx.engine.query_qp(qpn).map(|live| live.state);
@@ -214,7 +214,7 @@ impl Resources {
         }
     }
 
-    /// Reports the SRQs that fell below their limit in this turn of the event loop.
+    /// Reports the SRQs that fell below their limits in this turn of the event loop.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));

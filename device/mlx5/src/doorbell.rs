@@ -32,7 +32,7 @@ pub enum Doorbell {
     /// Announces that the doorbell record of a QP has a new send counter.
     Send {
         qpn: Qpn,
-        /// Start of the last WQE. `None` if software rings the doorbell with two stores of four bytes.
+        /// Start of the last WQE. `None` if software rings the doorbell with two 4-byte stores.
         head: Option<WqeHead>,
     },
 }
@@ -52,7 +52,7 @@ pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
 pub struct Doorbells(BTreeMap<UarIndex, [u8; 4]>);
 
 impl Doorbells {
-    /// Handles a store at an offset in a page. Returns the doorbell once it is complete.
+    /// Handles a store at an offset in a page. Returns the doorbell if the store completes one.
     ///
     /// # Errors
     /// Fails if the register does not exist, or if the store has the wrong width.
@@ -79,8 +79,8 @@ impl Doorbells {
             (UarRegister::UpdateEq, &[a, b, c, d]) => {
                 Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
             }
-            // Section 20, M-16: the queue number is in the second word. Other words of a WQE have no effect, since the
-            // WQE is in guest memory too.
+            // Section 20, M-16: the queue number is in the second word. The other words of the WQE have no effect,
+            // since the WQE is also in guest memory.
             (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _]) => {
                 Some(Doorbell::Send { qpn: qpn([a, b, c]), head: data.first_chunk().copied() })
             }
@@ -98,8 +98,8 @@ fn qpn([a, b, c]: [u8; 3]) -> Qpn {
 }
 
 impl Resources {
-    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the doorbell's object must belong to the same
-    /// page.
+    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the object that the doorbell names must use the
+    /// same page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),
@@ -153,7 +153,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Executes an arm request of a CQ.
+    /// Executes a request to arm a CQ.
     pub(super) fn arm(&mut self, cx: &mut Context<'_>, arm: &ArmCq) {
         let Some(queue) = self.cqs.get_mut(arm.cqn.get()) else { return };
         match queue.arm(arm) {
@@ -162,8 +162,8 @@ impl Resources {
         }
     }
 
-    /// Reads the send counter of a QP from its doorbell record, and notifies the engine. SQs share the number space of
-    /// QPs.
+    /// Reads the send counter of a QP from its doorbell record, and notifies the engine. SQs and QPs share one number
+    /// space.
     fn send(
         &mut self,
         cx: &mut Context<'_>,
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(None));
     }
 
-    /// Section 20, M-16: stores to the rest of the register are parts of a WQE and ring no doorbell.
+    /// Section 20, M-16: stores to the rest of the register carry parts of a WQE and do not ring the doorbell.
     #[test]
     fn blueflame_bytes_after_first_eight_are_not_doorbells() {
         let mut doorbells = Doorbells::default();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_wrong_width_or_offset_are_ignored() {
+    fn stores_with_wrong_width_or_offset_are_ignored() {
         let mut doorbells = Doorbells::default();
         let eq = EqDoorbell { eqn: Eqn::new(1), consumer: 7 };
         assert_eq!(doorbells.store(PAGE_16, 0x40, &eq.emit()), Ok(Some(Doorbell::ArmEq(eq))));

@@ -57,10 +57,10 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2, either of a whole doorbell or of one half. Returns `None` for a first half.
+    /// Handles a store to BAR2 of either a whole doorbell or one half. Returns `None` for a first half.
     ///
     /// # Errors
-    /// The store is ignored if the register does not exist or does not support this width.
+    /// Fails if the register does not exist or does not support this width. The store is then ignored.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, IgnoreReason> {
         let page = u32::try_from(offset / UAR_PAGE).map_err(|_| NO_REGISTER)?;
         let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(NO_REGISTER)?;

@@ -20,7 +20,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// At most 2^6 EQs, because INIT_HCA rejects more.
     queues: BTreeMap<u32, EventQueue>,
-    /// For each event type, the valid EQ to which it is mapped, if any.
+    /// The valid EQ, if any, to which each event type is mapped.
     takers: [Option<Eqn>; TYPES],
 }
 
@@ -136,7 +136,8 @@ impl EventQueue {
     /// Writes an event. Returns the interrupt to raise, if any.
     ///
     /// # Errors
-    /// The event is lost. If the queue was full, an overflow event precedes the next event that fits.
+    /// Fails if the event cannot be written. The event is then lost. If the queue was full, an overflow event precedes
+    /// the next event that fits.
     pub fn push(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<Interrupt>, WriteError> {
         self.events.push(&event.emit(), &Eqe::EqOverflow.emit(), mem)?;
         Ok(std::mem::take(&mut self.armed).then_some(self.interrupt))

@@ -3,7 +3,7 @@
 use engine::{LocalOp, LocalToken, Rights};
 use protocol::ids::{Iova, Lkey, Rkey, Va};
 
-/// Fast registration, which makes a key valid for a part of an ordinary region.
+/// Fast registration, which makes a key valid for part of an ordinary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
     /// The new key, which differs from the allocated key only in the bits that software chooses.
@@ -23,7 +23,7 @@ pub struct FastRegister {
 pub enum WindowKind {
     /// Type 1: all QPs of the PD can use the window, and it can be rebound at any time.
     Type1,
-    /// Type 2B: only the QP that bound the window can use it. It must be invalidated before it is bound again.
+    /// Type 2B: only the QP that bound the window can use it. It must be invalidated before it can be rebound.
     Type2B,
 }
 

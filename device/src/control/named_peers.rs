@@ -1,4 +1,4 @@
-//! The peers of a device that its configuration specifies by DNS name.
+//! Peers that the configuration of a device specifies by DNS name.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ pub struct PeerNames {
 }
 
 impl PeerNames {
-    /// Returns the named peers of a device, if it has any. `resolved` receives the peers that are found.
+    /// Returns the named peers of a device, if it has any. `resolved` receives the peers whose names are resolved.
     pub fn of(device: &DeviceConfig, resolved: &ResolvedPeers) -> Option<Self> {
         match &device.fabric {
             FabricConfig::Udp { bind, named, .. } if !named.is_empty() => {
@@ -27,7 +27,7 @@ impl PeerNames {
     }
 }
 
-/// The peers of a device that were last found through DNS. A device that is re-created after a failure starts with
+/// The result of the last DNS lookup of a device's named peers. A device that is re-created after a failure starts with
 /// these peers.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedPeers(Arc<Mutex<Vec<ResolvedPeer>>>);

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::sources::Archive;
 use crate::testbed::progress::Line;
 
-/// Interval between updates of a download's progress.
+/// Interval between progress updates during a download.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Options for apt-get in [`Apt::probe`].
@@ -117,7 +117,7 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    /// Reads the package lists of the machine's first archive that has the release's suites.
+    /// Reads the package lists from the first of the machine's archives that has the release's suites.
     ///
     /// # Errors
     /// Fails if apt is missing, or if none of the machine's archives responds.
@@ -177,7 +177,7 @@ impl Apt {
         )
     }
 
-    /// Returns the packages that apt would install for `names` on an empty system. Recommended packages are left out.
+    /// Returns the packages that apt would install for `names` on an empty system, without recommended packages.
     ///
     /// # Errors
     /// Fails if apt finds no solution.
@@ -246,7 +246,7 @@ impl Apt {
     }
 }
 
-/// Unpacks one downloaded package below `root`, without running its maintainer scripts.
+/// Unpacks one downloaded package under `root`, without running its maintainer scripts.
 ///
 /// # Errors
 /// Fails if dpkg-deb rejects the package.
@@ -306,7 +306,7 @@ Dir::Etc::preferencesparts "/dev/null";
     )
 }
 
-/// Returns the total size of a directory's files in bytes.
+/// Returns the total size of the files in a directory, in bytes.
 fn size_of(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()

@@ -124,7 +124,7 @@ fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
     field
 }
 
-/// Returns a disk image that contains Debian's package as `ice.pkg`. The image is created if it is not cached.
+/// Returns the path of a disk image that contains Debian's package as `ice.pkg`. Creates the image if it is not cached.
 pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
     let tools = debian(cache)?.join("root");
     let entry = cache::entry(cache, "ice-ddp-1", |work| {

@@ -1,7 +1,7 @@
 //! Checks that the host's RDMA libraries can drive a device, before a guest with the host's root file system boots.
 //!
-//! `libibverbs` loads a provider library for each kind of device. Without it, verbs programs report that the machine
-//! has no RDMA devices, but not that a library is missing.
+//! `libibverbs` loads a provider library for each kind of device. If that library is missing, verbs programs report
+//! only that the machine has no RDMA devices.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -25,7 +25,7 @@ const LIBRARY_FOLDERS: &[&str] = &[
 /// Directories that may contain programs, relative to the root.
 const PROGRAM_FOLDERS: &[&str] = &["usr/bin", "usr/sbin", "bin", "sbin"];
 
-/// A component that the host lacks, and how to install it.
+/// A component that the host lacks. The error message explains how to install it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     device: Device,
@@ -51,10 +51,10 @@ enum System {
     Other,
 }
 
-/// Checks that the libraries below `root` can drive `device`.
+/// Checks that the libraries under `root` can drive `device`.
 ///
 /// # Errors
-/// A library or program is missing.
+/// Fails if a library or program is missing.
 pub(super) fn check(root: &Path, device: Device) -> Result<(), Missing> {
     let missing = |part| Missing { device, part, system: System::of(root) };
     let folders = || LIBRARY_FOLDERS.iter().map(|folder| root.join(folder));
@@ -169,7 +169,7 @@ mod tests {
     const MLX5: &str = "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so";
 
     #[test]
-    fn provider_library_decides_which_devices_work() {
+    fn provider_library_determines_supported_devices() {
         let root = root(&[VERBS, MLX5], "ID=debian\n");
         assert_eq!(check(root.path(), Device::Connectx), Ok(()));
         assert_eq!(check(root.path(), Device::ConnectxIb), Ok(()));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn file_with_similar_name_is_not_provider() {
+    fn file_with_similar_name_is_not_a_provider() {
         let names = ["libmlx5.so.1", "libmlx5-rdmav34.so.bak", "libmlx55-rdmav34.so"];
         let files: Vec<String> = names.iter().map(|name| format!("usr/lib64/libibverbs/{name}")).collect();
         let files: Vec<&str> =
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_verbs_library_is_named() {
+    fn missing_verbs_library_is_reported_by_name() {
         let root = root(&[], "ID=ubuntu\nID_LIKE=debian\n");
         let text = check(root.path(), Device::Mthca).unwrap_err().to_string();
         assert!(text.contains("libibverbs.so.1") && text.contains("apt-get install"), "{text}");

@@ -22,9 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Maximum number of IPv6 extension headers to follow. It bounds the time spent on an untrusted frame. RFC 8200,
-/// section 4.1, recommends an order with at most seven extension headers, so ordinary frames are below the limit. A
-/// frame above the limit has the transport [`Transport::Other`].
+/// Maximum number of IPv6 extension headers to parse, which bounds the time spent on an untrusted frame. The header
+/// order recommended by RFC 8200, section 4.1, has at most seven extension headers, so ordinary frames are below the
+/// limit. The transport of a frame that exceeds the limit is [`Transport::Other`].
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -204,7 +204,7 @@ impl Layers {
 /// Which datagram lengths are accepted.
 #[derive(Clone, Copy)]
 enum Lengths {
-    /// Lengths that the frame can hold.
+    /// Only lengths that fit in the frame.
     Valid,
     /// All lengths. A datagram that is too long is truncated at the end of the frame.
     Any,
@@ -246,7 +246,7 @@ impl Ip {
     }
 
     /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
-    /// header is treated as payload if it does not fit into the datagram, or if it follows [`MAX_EXTENSIONS`] others.
+    /// header is treated as payload if it does not fit in the datagram, or if it follows [`MAX_EXTENSIONS`] others.
     fn parse_v6(bytes: &[u8], lengths: Lengths) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {
@@ -283,7 +283,8 @@ impl Ip {
         frame.get(self.payload_at..self.end)
     }
 
-    /// Returns the sum of the pseudo-header for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section 8.1).
+    /// Returns the partial checksum over the pseudo-header for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200,
+    /// section 8.1).
     pub fn pseudo_header(&self) -> Checksum {
         let addresses = match self.addresses {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
@@ -313,7 +314,7 @@ impl Transport {
         transport.unwrap_or(Self::Other)
     }
 
-    /// Returns the source and destination port, if the protocol has ports.
+    /// Returns the source and destination ports, if the protocol has ports.
     pub const fn ports(self) -> Option<Ports> {
         match self {
             Self::Tcp(ports) | Self::Udp(ports) | Self::Sctp(ports) => Some(ports),
@@ -360,7 +361,7 @@ impl RawExtension {
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
             // RFC 8200, section 8.1: the pseudo-header contains the final destination. While segments are left, the
-            // IPv6 header contains an intermediate destination, so the transport checksum could not be verified.
+            // IPv6 header contains an intermediate destination, so the transport checksum cannot be verified.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))

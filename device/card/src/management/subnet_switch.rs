@@ -16,10 +16,10 @@ use super::port::{ManagedPort, put, response};
 use super::subnet::{Subnet, switch_port};
 use super::{GID_PREFIX, QP0, SM_LID};
 
-/// LIDs in a block of the linear forwarding table.
+/// Number of LIDs per block of the linear forwarding table.
 const LIDS_PER_BLOCK: u32 = 64;
 
-/// Forwarding table entry of an unknown LID.
+/// Forwarding table entry for an unknown LID.
 const NO_PORT: u8 = 0xff;
 
 /// Highest priority of a subnet manager. The priority has four bits (IBTA volume 1, section 14.4.1).
@@ -37,7 +37,8 @@ pub(super) struct SubnetSwitch<'a> {
 }
 
 impl SubnetSwitch<'_> {
-    /// Answers a subnet management request, or returns `None` to discard it. All attributes are read-only.
+    /// Returns the response to a subnet management request, or `None` if the request is discarded. All attributes are
+    /// read-only.
     pub(super) fn answer(&self, request: &Mad, qp: Qpn) -> Option<Mad> {
         let header = protocol::mad::header(request);
         // Traps are discarded: they are for the subnet manager, which ignores them.
@@ -109,8 +110,7 @@ impl SubnetSwitch<'_> {
         }
     }
 
-    /// Returns the PortInfo of a switch port, or `None` if the port does not exist. Port 0 is the switch
-    /// itself.
+    /// Returns the PortInfo of a switch port, or `None` if the port does not exist. Port 0 is the switch itself.
     pub(super) fn port_info(&self, port: u8) -> Option<PortInfo> {
         if port > self.ports() {
             return None;
@@ -181,9 +181,9 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
-/// Returns the SMInfo that other subnet managers receive. If OpenSM runs in a guest, it must find a master to which it
-/// yields. OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default. OpenSM asks a
-/// master of lower priority to hand over, so this master has the highest priority.
+/// Returns the SMInfo that is sent to other subnet managers. If OpenSM runs in a guest, it must find a master to which
+/// it yields. OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default. OpenSM asks a
+/// master with a lower priority to hand over, so this master has the highest priority.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

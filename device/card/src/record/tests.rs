@@ -45,7 +45,7 @@ fn record_of(steps: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Replays a record. Returns the number of its steps, and how it ends.
+/// Replays a record. Returns the number of steps replayed, and how the replay ended.
 fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let source = std::sync::Arc::new(std::sync::Mutex::new(ReplaySource::new(reader(record).unwrap())));
     let sink = RecordSink::playing(source.clone());
@@ -116,8 +116,8 @@ fn invalid_entries_are_rejected() {
     assert_eq!(MAX_RUN, 0x20_0000);
 }
 
-/// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC. A CRC could therefore not
-/// serve as the digest.
+/// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC. A CRC would therefore be
+/// useless as the digest.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {
@@ -139,7 +139,7 @@ fn recording_has_header_and_end_entry() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the record contains only the chunks written so far.
+/// If the daemon is killed, the record contains only the chunks written before that.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -169,7 +169,7 @@ fn modified_recording_is_reported_as_damaged() {
 }
 
 #[test]
-fn format_error_names_required_hcad_version() {
+fn format_error_mentions_required_hcad_version() {
     let mut record = MAGIC.to_vec();
     chunk::write(&mut record, br#"{"format": 2, "hcad": "9.9.9", "more": []}"#).unwrap();
     let error = reader(&record).unwrap_err();
@@ -275,7 +275,7 @@ fn write_error_stops_recording_without_panic() {
 
 /// If the device panics, the record must still be complete, so that the panic can be replayed.
 #[test]
-fn panicking_device_ends_record_as_failed() {
+fn device_panic_ends_record_as_failed() {
     let file = Written::default();
     let recorder = recorder(file.clone(), u64::MAX);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
@@ -293,7 +293,7 @@ fn panicking_device_ends_record_as_failed() {
     assert!(matches!(source.take_stop(), Some(Ok(Finish::Ended(Ending::Failed)))));
 }
 
-/// Data that is read or received again takes up only a few bytes of the record.
+/// Data that is read or received again takes up only a few bytes in the record.
 #[test]
 fn repeated_data_is_written_once() {
     let (mut cache, mut lens) = (DedupCache::default(), Vec::new());

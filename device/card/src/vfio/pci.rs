@@ -2,11 +2,12 @@
 //!
 //! Config space is stored as several images: the current bytes, the power-on bytes, the bits that software may write,
 //! and the bits that software clears by writing 1 (RW1C). Methods such as [`ConfigSpace::bus_master`] derive the
-//! effects of a write from the resulting bytes. A function-level reset is an exception, because its bit always reads 0.
+//! effects of a write from the resulting bytes. A function-level reset is an exception, because its bit always reads as
+//! 0.
 //!
 //! # Spec
-//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.
-//! Registers and fields have the names used in these specifications.
+//! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Registers and
+//! fields are named as in these specifications.
 
 use super::{Bar, MemoryBar, PciFunction};
 use crate::vfio::msix::Gate;
@@ -68,19 +69,16 @@ const EXPRESS_POINTER: u8 = 0x60;
 const EXPRESS: usize = EXPRESS_POINTER as usize;
 const DEVICE_CONTROL: usize = EXPRESS + 8;
 const DEVICE_CONTROL_FLR: u16 = 1 << 15;
-/// Writable device control bits: error reporting enables, relaxed ordering, payload size, extended tags, no
-/// snoop, read request size. Phantom functions and auxiliary power are not supported. Initiate Function Level
-/// Reset reads 0.
+/// Writable device control bits: error reporting enables, relaxed ordering, payload size, extended tags, no snoop, read
+/// request size. Phantom functions and auxiliary power are not supported. Initiate Function Level Reset reads as 0.
 const DEVICE_CONTROL_WRITABLE: u16 = 0x791f | 0b111 << 5;
-/// Device control after reset: relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512
-/// bytes.
+/// Device control after reset: relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512 bytes.
 const DEVICE_CONTROL_RESET: u16 = 1 << 4 | 1 << 11 | 2 << 12;
 /// RW1C device status bits: correctable, non-fatal and fatal error, unsupported request.
 const DEVICE_STATUS_CLEARED_BY_ONE: u16 = 0xf;
-/// Device capabilities: payload up to 512 bytes, extended tags, role-based error reporting, function level
-/// reset.
+/// Device capabilities: payload up to 512 bytes, extended tags, role-based error reporting, function level reset.
 const DEVICE_CAPABILITIES: u32 = 2 | 1 << 5 | 1 << 15 | 1 << 28;
-/// Link speed encoding of 8 GT/s.
+/// Link speed encoding for 8 GT/s.
 const LINK_SPEED: u16 = 3;
 const LINK_WIDTH: u16 = 16;
 /// Writable link control bits: read completion boundary, common clock, extended synch.
@@ -238,7 +236,7 @@ impl ConfigSpace {
         self.put(MSIX, &[ID, EXPRESS_POINTER]);
         self.put(MSIX_CONTROL, &(function.msix.vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
         self.allow(MSIX_CONTROL, &(MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes());
-        // The low three bits are the number of the BAR.
+        // The low three bits are the BAR number.
         let location = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
         self.put(MSIX + 4, &location(function.msix.table));
         self.put(MSIX + 8, &location(function.msix.pending));
@@ -268,8 +266,8 @@ impl ConfigSpace {
         self.allow(EXPRESS + 0x30, &[0xf]);
     }
 
-    /// Lays out the Device Serial Number capability (PCI Express Base 4.0, section 7.9.3). Without it, the
-    /// first extended capability header is all zeros, which means that no extended capability exists.
+    /// Lays out the Device Serial Number capability (PCI Express Base 4.0, section 7.9.3). Without it, the first
+    /// extended capability header is all zeros, which means that no extended capability exists.
     fn lay_out_serial_number(&mut self, serial_number: u64) {
         const ID: u16 = 0x0003;
         const VERSION: u16 = 1;
@@ -483,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn msix_structures_may_have_own_bar() {
+    fn msix_structures_may_have_their_own_bar() {
         let bars = Bars::new([
             (Bar::Bar0, MemoryBar { len: 8 << 20, prefetchable: true }),
             (Bar::Bar3, MemoryBar { len: 64 << 10, prefetchable: true }),

@@ -5,7 +5,7 @@
 //!   socket is ready.
 //! - `session` executes each message on a [`Device`] and builds the reply. It does no I/O.
 //!
-//! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing
+//! The client is untrusted. If the content of a well-formed message is invalid, the reply carries an errno. A framing
 //! error ends only the connection ([`ConnectionError`]).
 //!
 //! # Spec
@@ -39,7 +39,7 @@ use crate::memory::GuestMemory;
 pub struct RegionFile {
     /// Offsets in the file equal offsets in the region.
     pub file: Arc<OwnedFd>,
-    /// Offsets that the client may map. Accesses to the rest of the region cause messages.
+    /// Offsets that the client may map. Accesses to the rest of the region arrive as messages.
     pub offsets: Range<u64>,
 }
 
@@ -51,7 +51,7 @@ pub trait Device {
     /// Returns the length of a region in bytes, or 0 if the region does not exist.
     fn region_len(&self, region: Region) -> u64;
 
-    /// Returns the file behind a region if the client may map the region or a part of it. Stores to the mapping do not
+    /// Returns the file behind a region if the client may map all or part of the region. Stores to the mapping do not
     /// cause messages.
     fn region_file(&mut self, region: Region) -> Option<RegionFile> {
         let _ = region;

@@ -8,18 +8,18 @@ use super::PfConfig;
 use crate::vsi::{Vsi, VsiNumber};
 
 impl PfConfig {
-    /// Returns the rows of VSIs, starting at number `from`.
+    /// Returns the rows for VSIs, starting at number `from`.
     pub(crate) fn vsi_rows(&self, from: u64) -> impl Iterator<Item = (u16, VsiRow)> {
         let all = self.vsis.iter().filter(move |(number, _)| u64::from(number.get()) >= from);
         all.map(|(number, vsi)| (number.get(), vsi_row(number, vsi)))
     }
 
-    /// Returns the rows of rules, starting at index `from`.
+    /// Returns the rows for switch rules, starting at index `from`.
     pub(crate) fn rule_rows(&self, from: u64) -> impl Iterator<Item = (u16, RuleRow)> {
         self.switch.rows(u16::try_from(from).ok()).map(|row| (row.rule, row))
     }
 
-    /// Returns the rows of scheduler elements, starting at TEID `from`.
+    /// Returns the rows for scheduler elements, starting at TEID `from`.
     pub(crate) fn node_rows(&self, from: u64) -> impl Iterator<Item = (u32, NodeRow)> {
         self.scheduler.rows(u32::try_from(from).map_or(Teid::NONE, Teid::new)).map(|row| (row.teid, row))
     }

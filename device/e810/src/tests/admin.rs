@@ -49,11 +49,11 @@ fn executes_all_commands_before_tail() {
     let last = driver.bus.peek(SEND_RING + (u64::from(ENTRIES) - 2) * 32, 2);
     assert_eq!(last, [0b11, 0], "the last command is done and complete");
     driver.write(Register::PfFwAtqt, 3);
-    assert_eq!(driver.read(Register::PfFwAtqh), 3, "commands are executed across the end of the ring");
+    assert_eq!(driver.read(Register::PfFwAtqh), 3, "execution wraps around at the end of the ring");
 }
 
 #[test]
-fn disabled_ring_executes_nothing() {
+fn disabled_ring_executes_no_commands() {
     let mut driver = started();
     driver.write(Register::PfFwAtqlen, ENTRIES.into());
     driver.write(Register::PfFwAtqt, 1);
@@ -247,11 +247,11 @@ fn written_mac_persists_until_reset() {
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
     driver.succeed(&AdminCommand::direct(Opcode::WriteMac, write(0x12)));
     driver.bus.hca.reset();
-    assert_eq!(driver.bus.hca.mac(), MAC, "a device reset also restores the MAC");
+    assert_eq!(driver.bus.hca.mac(), MAC, "a device reset also restores the MAC address");
 }
 
 #[test]
-fn rejects_frame_size_past_maximum() {
+fn rejects_frame_size_above_maximum() {
     let mut driver = started();
     let command = |len: u16| {
         let mut parameters = [0; 16];

@@ -13,7 +13,7 @@ use super::super::options::Options;
 use super::super::{E810, Setup};
 use super::rdma::{Pair, QPN, RECV_CQ, SEND, SEND_CQ, SIGNALED, SOURCE, TARGET, mac};
 
-/// Creates a device like those of [`Pair`], in its power-on state.
+/// Creates a device like those in [`Pair`], in its power-on state.
 fn device(mac: MacAddr) -> Hca<E810> {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };

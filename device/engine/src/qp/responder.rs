@@ -15,8 +15,8 @@
 //! Every XRC request names an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ that
 //! does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets name
 //! different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the specification defines
-//! local events for these cases, but no NAK code. Memory accesses of an accepted request are checked against the
-//! protection domain of the SRQ.
+//! local events but no NAK codes for them. Memory accesses by an accepted request are checked against the protection
+//! domain of the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
@@ -61,7 +61,7 @@ struct RnrNaks {
 pub(crate) struct Responder {
     expected: Psn,
     msn: Msn,
-    /// Whether a NAK for `expected` is outstanding. If so, no more NAKs are sent until that packet arrives.
+    /// Whether a NAK for `expected` is outstanding. If so, no more NAKs are sent until the packet with that PSN arrives.
     nak_sent: bool,
     /// RNR NAKs sent for the packet with the expected PSN.
     rnr: Option<RnrNaks>,
@@ -190,8 +190,8 @@ impl Responder {
             Err(ExecuteError::Request(RequestError::NotReady)) => {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
                 self.nak_sent = true;
-                // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had no
-                // effect.
+                // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet when the timer expires. The refused packet
+                // had no effect.
                 let rnr = self.rnr.get_or_insert(RnrNaks { count: 0, first: ctx.now });
                 let timer = core.attrs.min_rnr_timer.after(rnr.count, core.attrs.max_rnr_timer);
                 rnr.count = rnr.count.saturating_add(1);
@@ -399,7 +399,8 @@ impl Responder {
         reth: &Reth,
     ) -> bool {
         let psn = packet.bth.psn;
-        // A READ still being answered restarts in place, so that repeated requests do not multiply the responses.
+        // If responses to the READ are still being sent, the READ restarts in place, so that repeated requests do not
+        // multiply the responses.
         if self.replies.rewind_read(psn) {
             return true;
         }
@@ -444,7 +445,7 @@ fn request_context<H: Host>(
 }
 
 impl RequestContext {
-    /// Returns the protection domain of the SRQ that the request names, if it names one.
+    /// Returns the protection domain of the SRQ that the request names, if any.
     fn srq_pd(&self) -> Option<Pdn> {
         self.source.srqn().map(|_| self.initiator.pd)
     }

@@ -38,7 +38,7 @@ const TRANSITIONS: [Transition; 9] = [
     Transition { from: State::Rts, to: State::Sqd, services: ALL },
     Transition { from: State::Sqd, to: State::Sqd, services: ALL },
     Transition { from: State::Sqd, to: State::Rts, services: ALL },
-    // A reliable connection has no SQE: a send error moves it to ERR.
+    // A reliable connection has no SQE state: a send error moves it to ERR.
     Transition { from: State::Sqe, to: State::Rts, services: UNRELIABLE },
 ];
 

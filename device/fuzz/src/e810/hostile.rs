@@ -231,7 +231,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let recipe = input.byte() % 11;
     let action = match input.byte() % 4 {
         0 => input.word(),
-        // Forward to a VSI, to a VSI list, or to the list of a VLAN.
+        // Forward to a VSI or to a VSI list, or prune by a VSI or a prune list.
         1 => 0x2_000c | u32::from(small(input)) << 4,
         2 => 0x2_4008 | u32::from(small(input)) << 4,
         _ => 0x1_8002 | u32::from(input.byte() & 1) << 14 | u32::from(small(input)) << 4,
@@ -504,7 +504,7 @@ fn receive_queue(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Reads from a BAR with accesses of all widths.
+/// Reads from a BAR with an access of any width.
 fn load(guest: &mut Guest, input: &mut Input<'_>) {
     let at = match input.byte() % 4 {
         0 => u64::from(input.word()) % ((8 << 20) - 8),
@@ -578,7 +578,8 @@ fn value(input: &mut Input<'_>) -> u32 {
     }
 }
 
-/// Returns a bus address: the correct one, one at or after the end of memory, or one at the end of the address space.
+/// Returns a bus address: usually the correct one, but possibly one near the end of memory, near the end of the address
+/// space, in the sealed page, or anywhere.
 fn address(input: &mut Input<'_>, right: u64) -> u64 {
     match input.byte() {
         0..192 => right,
@@ -612,7 +613,7 @@ fn teids(input: &mut Input<'_>, count: u16) -> Vec<u8> {
     (0..count).flat_map(|_| (u32::from(input.byte()) % 40).to_le_bytes()).collect()
 }
 
-/// Returns the MAC address of a station or a group, or an unknown one.
+/// Returns the MAC address of a station or a group, or an unknown address.
 fn mac(input: &mut Input<'_>) -> MacAddr {
     match input.byte() % 8 {
         0..3 => ATTACKER,

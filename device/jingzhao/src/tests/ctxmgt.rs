@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: one SEND causes these context reads and writes by the units on both sides.
+/// Section 5.4.2 lists the context reads and writes that one SEND causes in the units on both sides.
 #[test]
 fn send_causes_documented_context_reads_and_writes() {
     let (mut a, mut b) = pair();
@@ -47,7 +47,7 @@ fn send_causes_documented_context_reads_and_writes() {
     assert_eq!(far.execution_engine.reads.hits, 1);
     assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
     assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
-    assert_eq!(far.ceu_parser, before[1].ceu_parser, "the transfer takes no command");
+    assert_eq!(far.ceu_parser, before[1].ceu_parser, "the transfer executes no command");
 }
 
 /// CtxMgt document, section 5.2.1, and JingZhao interface, section 4.3: a command executes before PSNs that changed in
@@ -66,8 +66,8 @@ fn query_qp_during_turn_updates_psns_in_memory() {
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
 }
 
-/// JingZhao interface, section 5.4: fields written by a command are not overwritten by changes that the engine made
-/// earlier.
+/// JingZhao interface, section 5.4: changes that the engine made before a command do not overwrite the fields that the
+/// command writes.
 #[test]
 fn recreated_qp_ignores_old_write_backs() {
     let (mut a, mut b) = pair();
@@ -100,7 +100,8 @@ fn context_counters_survive_close_and_reset() {
     assert_eq!(stats(&a), before);
 }
 
-/// JingZhao interface, section 10.5: a QP in ERR flushes requests on a doorbell, even if it entered ERR in this turn.
+/// JingZhao interface, section 10.5: a QP in ERR flushes the requests that a doorbell announces, even if the QP entered
+/// ERR in the same turn.
 #[test]
 fn doorbell_is_checked_against_latest_engine_state() {
     let (mut a, mut b) = pair();

@@ -15,7 +15,7 @@ use super::*;
 const QPN: u32 = 5;
 const SEND: u8 = 0x0a;
 
-/// Checks that a command is rejected, and that it logs a single line, which contains `line`.
+/// Checks that a command is rejected, and that the rejection logs a single line that contains `line`.
 #[track_caller]
 fn refused(machine: &mut Machine, op: Op, in_modifier: u32, inbox: &[u8], line: &str) {
     let bad = CmdStatus::BadParam.code();
@@ -28,18 +28,18 @@ fn options(limits: &str) -> Options {
     Options { limits: serde_json::from_str(limits).unwrap(), ..Options::default() }
 }
 
-/// Returns an RC QP whose queues have four slots each.
+/// Returns the context of an RC QP whose queues have four slots each.
 fn qpc() -> Qpc {
     driver::qpc(1, [2, 3], 4 * driver::SLOT)
 }
 
-/// Moves a QP to RTS. Its peer has the same number.
+/// Moves a QP to RTS and connects it to a QP with the same number.
 fn connect(machine: &mut Machine, qpn: u32, qpc: Qpc) {
     let number = Qpn::new(qpn);
     machine.connect(qpn, &Qpc { local_qpn: number, remote_qpn: number, ..qpc });
 }
 
-/// Returns data units for `count` elements of four bytes, starting at this offset in the data region.
+/// Returns data units for `count` four-byte elements, starting at `offset` in the data region.
 fn list(offset: u64, count: u64) -> Vec<u8> {
     (0..count).flat_map(|n| data_unit(offset + 4 * n, 4)).collect()
 }
@@ -186,7 +186,7 @@ fn qp_attribute_beyond_limit_is_rejected() {
     }
 }
 
-/// The driver enforces the reported limits. The device accepts WQEs of up to 64 units of 16 bytes.
+/// The driver enforces the reported limits. The device accepts WQEs with up to 64 units of 16 bytes each.
 #[test]
 fn send_wqe_longer_than_1024_bytes_fails() {
     let mut a = peer(1, options(r#"{"max_send_sges": 2, "max_send_wqe_len": 96}"#));

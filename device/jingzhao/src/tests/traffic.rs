@@ -23,13 +23,13 @@ const SQ: u64 = 0x20_1000;
 const RQ: u64 = 0x20_2000;
 const EQ: u64 = 0x20_3000;
 pub(super) const QUEUES: Queues = Queues { qpn: QPN, page: 1, sq: SQ, rq: RQ };
-/// Key of the data region, whose pages are in descending order on the bus.
+/// Key of the data region, whose pages have descending bus addresses.
 pub(super) const DATA_KEY: u32 = 0x4_0005;
 const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
-/// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS. The QP of its peer has the same number.
+/// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS. Its peer's QP has the same number.
 pub(super) fn peer(lid: u16, options: Options) -> Machine {
     connected(initialised_as(lid, options), &qpc())
 }
@@ -202,7 +202,7 @@ fn wrong_key_causes_remote_access_error() {
 }
 
 #[test]
-fn lkey_of_other_pd_fails_send_queue() {
+fn lkey_from_other_pd_fails_send_queue() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwMpt, 0, 5, &[]);
     let mut foreign = region(DATA_KEY, 4, DATA_VA, DATA_LEN, MptFlags::LOCAL_WRITE).emit();
@@ -225,7 +225,7 @@ fn error_state_flushes_posted_receives() {
     post_recv(&mut a, 1, 64, 64);
     a.ok(Op::ToErr, 2, QPN, &[]);
     for slot in 0..2 {
-        // These fields are as in the RQ flush example of section 14.9.
+        // These fields match the RQ flush example in section 14.9.
         let entry = cqe(&mut a, slot);
         assert_eq!(entry[0x10], 5);
         assert_eq!(entry[0x18..0x1d], [u8::try_from(slot * 128).unwrap(), 0, 0, 0, 0xfe]);
@@ -313,7 +313,7 @@ fn write_to_region_with_unmapped_mtt_fails() {
 }
 
 #[test]
-fn command_event_contains_token_of_command() {
+fn command_event_contains_command_token() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     let eqc = dump(
@@ -344,7 +344,7 @@ fn unwritable_eq_raises_catastrophic_event_on_another_eq() {
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
-    // From here on, no EQ receives the catastrophic event.
+    // The catastrophic event is now mapped to the unwritable EQ, so it is lost too.
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);

@@ -20,7 +20,7 @@ fn context(mem: &Region) -> Srqc {
     }
 }
 
-/// Creates a queue of four slots, chained in the order 0, 2, 1, 3.
+/// Creates a queue with four slots, which are chained in the order 0, 2, 1, 3.
 fn chain() -> (Region, SharedReceiveQueue) {
     let mem = Region::new(4 * SLOT as usize);
     for (slot, successor) in [(0, 2), (2, 1), (1, 3), (3, 0)] {

@@ -13,8 +13,8 @@ fn map_eq_selects_eq_for_port_events() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // When the event type is mapped to another queue, the event is written to that queue. When the type is unmapped,
-    // the event is dropped.
+    // After the event type is mapped to another queue, events are written to that queue. After the type is unmapped,
+    // events are dropped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);
@@ -24,7 +24,7 @@ fn map_eq_selects_eq_for_port_events() {
 }
 
 #[test]
-fn armed_eq_interrupts_only_once() {
+fn armed_eq_raises_only_one_interrupt() {
     let mut driver = with_port();
     let change = |driver: &mut Driver, up| driver.hca.set_link(up);
     change(&mut driver, false);
@@ -35,7 +35,7 @@ fn armed_eq_interrupts_only_once() {
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);
     driver.write(EQ_ARM, 1 << 2);
-    assert_eq!(driver.interrupts(1), 1, "arming with an unread entry interrupts");
+    assert_eq!(driver.interrupts(1), 1, "arming an EQ with an unread entry raises an interrupt");
     driver.write(EQ_SET_CI + 16, 2);
     driver.write(EQ_ARM, 1 << 2);
     assert_eq!(driver.interrupts(1), 0);
@@ -44,7 +44,7 @@ fn armed_eq_interrupts_only_once() {
 }
 
 #[test]
-fn eq_overflow_is_reported_once_space_returns() {
+fn eq_overflow_is_reported_when_eq_has_room_again() {
     let mut driver = with_port();
     let mut up = true;
     let mut change = |driver: &mut Driver| {
@@ -89,7 +89,7 @@ fn command_event_carries_token_and_result() {
     }
     let (status, _) = driver.command(0x014, 0, 9);
     assert_eq!(status, CmdStatus::BadResState.code(), "the event reports the rejection");
-    assert_eq!(driver.command(0xffd, 0x1000, 0), (0, 1), "the event has the immediate result");
+    assert_eq!(driver.command(0xffd, 0x1000, 0), (0, 1), "the event carries the immediate result");
     let interrupts = driver.interrupts(2);
     driver.interface.events = None;
     driver.ok(0x031, &[], 0x1f);

@@ -11,7 +11,7 @@ use super::{Checker, SideId, Violation, ensure};
 use crate::plan::{Area, SHARED, slots_key};
 use engine::State;
 
-/// A receive request of a shared queue.
+/// A receive request from a shared queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FetchedRequest {
     pub(super) wr_id: u64,

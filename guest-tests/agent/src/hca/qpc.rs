@@ -1,4 +1,4 @@
-//! The QP context image, which is the mailbox of the MODIFY_QP commands and of QUERY_QP.
+//! The QP context image, which the MODIFY_QP commands and QUERY_QP use as their mailbox.
 //!
 //! The driver keeps one image per queue pair. For each transition, it changes the affected fields and sends the whole
 //! image, as the public driver (`ib_hgrnic`) does.
@@ -57,7 +57,7 @@ pub(crate) struct Queue {
     pub(crate) log_slot: u8,
 }
 
-/// Attributes that never change during the life of a queue pair.
+/// Attributes that never change during the lifetime of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) service: Service,
@@ -156,8 +156,8 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // The RNR retry count and the timeout can be at either end of their bytes (J-14 of the interface document).
-        // Here, they are in the upper bits.
+        // The RNR retry count and the timeout can each be at either end of a byte (interface document, J-14). Here,
+        // they are in the upper bits.
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn rts2sqd_requests_drain_event_in_mask() {
+    fn rts2sqd_mask_requests_drain_event() {
         let mut image = Image::new(&fixed());
         image.prepare_sqd(true);
         assert_eq!((image.0[0x03], image.0[0x08] >> 4), (4, 5));

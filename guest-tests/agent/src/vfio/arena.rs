@@ -1,4 +1,4 @@
-//! The memory mapped for the device. It is mapped once, at bus addresses that differ from its process addresses.
+//! The memory mapped for the device. It is mapped once, at bus addresses that differ from its virtual addresses.
 
 use std::fs::File;
 use std::io;
@@ -203,7 +203,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         if skip < ALIGN {
             libc::munmap(base.byte_add(len), ALIGN - skip);
         }
-        // If the kernel does not support huge pages, the advice fails. The failure affects only speed.
+        // If the kernel does not support huge pages, the call fails, which affects only performance.
         libc::madvise(base, len, advice);
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))?;
         Ok((base, skip))

@@ -17,9 +17,9 @@ pub struct OpenHca {
     /// Amount of memory mapped for the device, in MiB. All DMA goes to this memory. The value 0 selects the default,
     /// 48.
     pub arena_mib: u32,
-    /// Whether to back the memory with huge pages if the kernel has them. The DMA mappings are then fewer and larger.
+    /// Whether to back the memory with huge pages if the kernel has any. The DMA mappings are then fewer but larger.
     pub huge_pages: bool,
-    /// Whether to stop before INIT_HCA. Only raw commands and register accesses work then.
+    /// Whether to stop before INIT_HCA. In that state, only raw commands and register accesses work.
     pub without_init: bool,
 }
 
@@ -60,8 +60,8 @@ impl Default for IcmOptions {
     }
 }
 
-/// Resets the function, as its VMM does, and initialises the HCA again. The reset destroys all objects. The step is
-/// available only if the agent is the VMM.
+/// Resets the function in the way a VMM does, and initialises the HCA again. The reset destroys all objects. This step
+/// is available only if the agent is the VMM.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ResetHca {}
 
@@ -93,7 +93,7 @@ pub struct CloseHca {
     pub abrupt: bool,
 }
 
-/// Issues one HCR command, which may be invalid. A status other than OK is an answer, not a failure.
+/// Issues one HCR command, which may be invalid. A status other than OK does not fail the step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RawCommand {

@@ -29,7 +29,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, station.stop()).await
 }
 
-/// Kernel messages from tests that cause errors on purpose.
+/// Kernel messages from tests that provoke errors.
 const FAILING_WORK: &[&str] = &[
     // The driver logs this for every asynchronous event (E810 interface, E-37).
     "abnormal ae_id",
@@ -54,8 +54,8 @@ const WITH_WINDOWS: Known = Known {
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
 /// Tests that must not run concurrently. Between look-up and insertion, the driver unlocks its list of groups
-/// (`irdma_attach_mcast`, verbs.c), so two processes that join concurrently create two entries for one address. Members
-/// of the second entry can never leave (E810 interface, section 13.8).
+/// (`irdma_attach_mcast`, verbs.c), so two processes that join concurrently create two entries for one address. QPs
+/// attached through the second entry can never leave (E810 interface, section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 

@@ -20,9 +20,9 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How peers are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// By the GIDs derived from their IP addresses, on Ethernet. The value is the index of the endpoint's own GID.
+    /// On Ethernet, by the GIDs derived from their IP addresses. The value is the index of the endpoint's own GID.
     Gids(u32),
-    /// By their LIDs, which are the last two bytes of their IP addresses, on InfiniBand.
+    /// On InfiniBand, by their LIDs, which equal the last two bytes of their IP addresses.
     Lids,
 }
 
@@ -41,7 +41,7 @@ pub(in super::super) struct Stock {
 }
 
 impl Stock {
-    /// Opens a RoCE device of the guest, using the GID of `ip`.
+    /// Opens a RoCE device in the guest, using the GID derived from `ip`.
     pub(in super::super) async fn open(name: &'static str, vm: Vm, device: &str, ip: IpAddr) -> Result<Self> {
         let (mut stock, port) = Self::open_port(name, vm, device, ip).await?;
         let own = gid_text(ip);
@@ -51,7 +51,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Opens an InfiniBand device of the guest. The device's LID must equal the last two bytes of `ip`.
+    /// Opens an InfiniBand device in the guest. The device's LID must equal the last two bytes of `ip`.
     pub(in super::super) async fn open_infiniband(
         name: &'static str,
         vm: Vm,
@@ -83,7 +83,7 @@ impl Stock {
     }
 }
 
-/// Formats the GID of an address as rdma-core does.
+/// Formats the GID derived from an IP address as rdma-core does.
 fn gid_text(ip: IpAddr) -> String {
     Ipv6Addr::from(gid(ip)).segments().map(|group| format!("{group:04x}")).join(":")
 }

@@ -24,7 +24,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("local catastrophic: a queue that cannot be written", hint, unwritable(vm)).await?;
     report.case("events not in any mask are dropped", hint, masked_types(vm)).await?;
     report.case("an event goes to the lowest-numbered EQ whose mask includes it", hint, lowest(vm)).await?;
-    report.case("a new EQ receives no events of its predecessor", hint, forgotten_mask(vm)).await?;
+    report.case("a new EQ receives no events of its predecessor", hint, cleared_mask(vm)).await?;
     report.case("EQ overflow: reported when there is room", hint, overflow(vm)).await?;
     report.case("EQ overflow: not detected in an EQ that is not initialised", hint, unprepared(vm)).await
 }
@@ -112,7 +112,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
 }
 
 /// Checks that HW2SW_EQ clears the queue's event mask (section 3.10).
-async fn forgotten_mask(driver: &mut impl Driver) -> Result<()> {
+async fn cleared_mask(driver: &mut impl Driver) -> Result<()> {
     let before = Watch::create(driver, 14, &[kind::COMMAND]).await?;
     driver.call(DestroyEq { eq: before.eq.id }).await?;
     let after = Watch::create(driver, 14, &[]).await?;

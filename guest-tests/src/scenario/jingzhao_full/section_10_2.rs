@@ -187,12 +187,12 @@ pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
     row.map(|row| row.to)
 }
 
-/// Returns whether any transition of QPs of this type accepts the attribute.
+/// Returns whether any transition for QPs of this type accepts the attribute.
 pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
 
-/// Returns a mask of exactly the attributes required by `op`.
+/// Returns the mask that contains exactly the attributes required by `op`.
 pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)

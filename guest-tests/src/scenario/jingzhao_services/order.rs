@@ -10,7 +10,7 @@ use crate::scenario::connection::{Attributes, Connection, destroy_region, expect
 use crate::scenario::impairments::Impairments;
 use crate::scenario::pair::{Direction, Pair};
 
-/// Maximum number of outstanding READs and atomics of a queue pair (JingZhao interface, section 10.4).
+/// Maximum number of outstanding READs and atomics per queue pair (JingZhao interface, section 10.4).
 const LIMIT: u64 = 16;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -146,7 +146,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     let end = *counter.connection.towards(Direction::AToB).0;
     end.post(&mut pair.a.vm, requests.collect()).await?;
     at_a.await_matches(&pair.a.daemon, LIMIT).await?;
-    // If the device exceeded the limit, it would send the next packets long before it answers this command.
+    // If the device exceeded the limit, it would send the next packets long before it completed this command.
     end.query(&mut pair.a.vm).await?;
     let left = at_a.matched(&pair.a.daemon).await?;
     ensure!(left == LIMIT, "{left} requests were sent without a response");

@@ -31,17 +31,17 @@ pub(super) struct Job<'a> {
     pub(super) wanted: &'a UpOptions,
     /// Prefix of the testbed's default name. The process ID follows it.
     pub(super) prefix: &'static str,
-    /// Directory in which the logs are collected.
+    /// Directory to which the logs are copied, if any.
     pub(super) logs: Option<&'a Path>,
 }
 
 impl Job<'_> {
     /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned,
-    /// or 1 if that is 0 but a driver has violated strict rules. A signal during the boot cancels it. After the boot,
-    /// `run` handles signals.
+    /// or 1 if that status is 0 but a driver has violated strict rules. A signal that arrives during the boot cancels
+    /// the boot. After the boot, `run` handles signals.
     ///
     /// # Errors
-    /// The guests do not boot, or `run` fails. The logs are collected nevertheless.
+    /// Fails if the guests do not boot, or if `run` fails. The logs are collected even then.
     pub(super) async fn run(&self, run: impl AsyncFnOnce(&Description) -> Result<u8>) -> Result<u8> {
         let all = cache_dir()?.join(LOGS);
         remove_old_logs(&all, self.prefix)?;
@@ -107,8 +107,8 @@ impl Job<'_> {
     }
 }
 
-/// Runs a command in all guests simultaneously. Returns the exit status of the first command that fails, and terminates
-/// the others. Dropping the future terminates all commands.
+/// Runs a command in all guests simultaneously. If the command fails in one guest, returns the exit status and
+/// terminates the command in the other guests. Dropping the future also terminates the command in all guests.
 pub(super) async fn run_in_all(description: &Description, start: &Start) -> Result<u8> {
     let mut running = JoinSet::new();
     for guest in &description.guests {
@@ -125,7 +125,8 @@ pub(super) async fn run_in_all(description: &Description, start: &Start) -> Resu
     Ok(0)
 }
 
-/// Prints the output of a guest's command, each line after the guest's name, and writes it to a file among the logs.
+/// Prints the output of a guest's command, with the guest's name before each line. Also writes the output to a file in
+/// the log directory.
 struct Transcript {
     guest: GuestName,
     file: LineWriter<File>,

@@ -25,11 +25,11 @@ layout! {
         [113:109]  header_units: u8,
         /// Header split mode of the queue.
         [115:114]  split: Split as u8,
-        /// Descriptors are 32 bytes long rather than 16.
+        /// Whether descriptors are 32 bytes long rather than 16.
         [116]      long_descriptors: bool,
-        /// Strip the frame check sequence.
+        /// Whether to strip the frame check sequence.
         [117]      strip_crc: bool,
-        /// Write a stripped VLAN tag to the first tag field of the descriptor.
+        /// Whether to write a stripped VLAN tag to the first tag field of the descriptor.
         [119]      tag_in_first_field: bool,
         /// Maximum frame length in bytes.
         [187:174]  max_frame: u16,
@@ -44,7 +44,7 @@ pub enum Split {
     No,
     /// Type 1: headers always go to the header buffer.
     Headers,
-    /// Type 2: headers go to the header buffer if the device recognises their end.
+    /// Type 2: headers go to the header buffer if the device recognises where they end.
     Known,
     /// Type 3 is reserved.
     Reserved,

@@ -85,7 +85,7 @@ pub enum Inbox {
     BytesIfUnmodified(usize),
     /// An inbox of `in_modifier` entries. Two entries form a group of 20h bytes.
     MapIcm,
-    /// An inbox of 20h header bytes and `in_modifier` entries. Four entries form a group of 20h bytes.
+    /// An inbox with a header of 20h bytes and `in_modifier` entries. Four entries form a group of 20h bytes.
     WriteMtt,
 }
 
@@ -220,7 +220,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Decodes a latched command and performs the generic checks, in the order of the specification.
+    /// Decodes a latched command and performs the generic checks in the order that the specification gives.
     ///
     /// # Errors
     /// The first failed check determines the error: BAD_OP for an unknown opcode, BAD_PARAM for an unsupported

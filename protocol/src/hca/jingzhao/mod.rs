@@ -31,5 +31,5 @@ pub mod regs;
 pub mod transition;
 pub mod wqe;
 
-/// Length in bytes of a command mailbox, and of an ICM page.
+/// Length of a command mailbox and of an ICM page, in bytes.
 pub const PAGE: usize = 4096;

@@ -105,12 +105,12 @@ bitflags! {
         const RECV_PSN = 1 << 3;
         /// Next PSN to send.
         const SEND_PSN = 1 << 4;
-        /// All counters and PSNs, which are set to 0.
+        /// All counters and PSNs, which are set to 0 instead of being copied.
         const CLEAR_COUNTERS = 1 << 5;
     }
 }
 
-/// Transition between QP states, requested by a command.
+/// A transition between QP states that a command requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Transition {

@@ -1,5 +1,5 @@
-//! User memories: guest pages that the kernel has pinned for a DevX user. A queue can be in a user memory instead of in
-//! pages listed by the command that creates it.
+//! User memories: guest pages that the kernel has pinned for a DevX user. A queue can reside in a user memory rather
+//! than in pages listed by the command that creates the queue.
 //!
 //! # Spec
 //! mlx5 interface, section 23.
@@ -12,7 +12,7 @@ layout! {
     pub struct CreateUmem[0x30] big_endian {
         /// The pages are `4096 << log_page_size` bytes long.
         @0x20[4:0]  log_page_size: u8,
-        /// Offset of the first byte in the first page, in bytes.
+        /// Offset of the first byte within the first page.
         @0x24       page_offset: u32 => Hex,
         /// Number of page addresses that follow.
         @0x28       count: u64,

@@ -1,4 +1,4 @@
-//! Services that the guest of this HCA has registered.
+//! Services registered by the guest of this HCA.
 
 use std::collections::BTreeMap;
 

@@ -49,8 +49,7 @@ fn rejects_duplicate_rule() {
     assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));
-    // The keys of the following rules include the direction, so rules for different directions do not
-    // conflict.
+    // The keys of the following rules include the direction, so rules for different directions do not conflict.
     for kind in [FROM_PORT, FROM_VSI] {
         driver.add(Rule::new(kind, DEFAULT, to_vsi(1)));
         driver.add(Rule::new(kind, ETHER_TYPE, DROP).ether_type(0x88cc));
@@ -80,8 +79,8 @@ fn rejects_rules_with_unknown_objects() {
     let other_source = |rule: Rule, source| Rule { source, ..rule };
     let cases = [
         ("VSI 3 as its target", Rule::mac(ME, to_vsi(3))),
-        ("a list that was not allocated", Rule::mac(ME, to_list(vsi_list + 1))),
-        ("a prune list that was not allocated", Rule::new(FROM_VSI, VLAN, prune(prune_list + 1))),
+        ("an unallocated list", Rule::mac(ME, to_list(vsi_list + 1))),
+        ("an unallocated prune list", Rule::new(FROM_VSI, VLAN, prune(prune_list + 1))),
         ("an unknown large action", Rule::mac(ME, 0x4_0002 | 7 << 4)),
         ("VSI 3 as its source", other_source(Rule::mac(ME, to_vsi(1)), 3)),
         ("port 1 as its source", other_source(Rule::new(FROM_PORT, DEFAULT, to_vsi(1)), 1)),
@@ -121,7 +120,7 @@ fn rejects_invalid_rules() {
 }
 
 #[test]
-fn rules_before_rejected_one_take_effect() {
+fn rules_before_rejected_rule_take_effect() {
     let mut driver = Driver::new();
     let mut buffer = [Rule::mac(ME, to_vsi(1)), Rule::mac(PEER, to_vsi(3)), Rule::mac(STRANGER, to_vsi(1))]
         .map(|rule| rule.bytes(0))

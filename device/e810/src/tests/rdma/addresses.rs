@@ -69,8 +69,8 @@ fn connection_drops_packets_to_other_addresses() {
     assert!(pair.b.bus.settle().is_empty());
     nothing(&mut pair.b);
     assert_eq!(pair.b.bus.hca.engine_stats().drops.wrong_destination, 1);
-    for nobodys in [[255; 4], [127, 0, 0, 1], [0; 4], GROUP.octets()] {
-        dropped(&mut pair.b, &to(nobodys), DropReason::OtherIp);
+    for dst in [[255; 4], [127, 0, 0, 1], [0; 4], GROUP.octets()] {
+        dropped(&mut pair.b, &to(dst), DropReason::OtherIp);
     }
     dropped(
         &mut pair.b,
@@ -94,7 +94,7 @@ fn connection_to_own_device_works() {
     assert_eq!((only(&mut driver, SEND_CQ).cqe.error, only(&mut driver, RECV_CQ).cqe.len), (false, 8));
 }
 
-/// RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5 and 2.7, define the addresses that are invalid as a source.
+/// RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5 and 2.7, define which addresses are invalid as sources.
 #[test]
 fn datagram_from_invalid_source_is_dropped() {
     let (mut pair, frame) = datagram();
@@ -174,7 +174,7 @@ fn group_datagram_with_unicast_mac_is_dropped() {
     assert_eq!(pair.received().cqe.len, 48);
 }
 
-/// Returns a copy of the frame, with the IP addresses `ip` and the multicast QP number as its destination QP.
+/// Returns a copy of the frame with IP addresses `ip` and the multicast QP number as its destination QP.
 fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     const MEMBERS: Qpn = Qpn::new(0xff_ffff);
     let RoceFrame { encap, mut packet } = RoceFrame::parse(frame).unwrap();
@@ -184,7 +184,7 @@ fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
 
 /// IBTA annex A17, section A17.4.5.1: the GRH area contains the received IPv4 header.
 #[test]
-fn grh_area_keeps_identification_and_flags() {
+fn grh_area_keeps_ipv4_identification_and_flags() {
     for (id, flags) in [(0xbeef_u16, 0x0000_u16), (0x1234, 0x4000)] {
         let (mut pair, mut frame) = datagram();
         frame[18..20].copy_from_slice(&id.to_be_bytes());

@@ -37,7 +37,7 @@ const ONE: u64 = 1 << 16;
 /// Gain of the congestion estimate (1/256), as a right shift.
 const GAIN_SHIFT: u32 = 8;
 
-/// Rate limiter of a flow that has received a congestion notification. Other flows have none.
+/// Rate limiter for a flow that has received a congestion notification. Other flows have none.
 ///
 /// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets the target
 /// to the current rate and cuts the rate by half the congestion estimate. The estimate grows with notifications and
@@ -112,7 +112,7 @@ impl Pace {
         self.paused &= now < self.burst_from;
     }
 
-    /// Returns the time by which a link of the current rate would have sent the burst.
+    /// Returns the time at which a link with the current rate would finish sending the burst.
     fn due(&self) -> Instant {
         self.burst_from + Duration::from_nanos(self.burst * 1_000_000_000 / self.rate)
     }

@@ -1,4 +1,5 @@
-//! Frames that an SQ sends and that the device's own receive tables deliver (mlx5 interface, sections 15.2 and 16.3).
+//! Frames sent by an SQ and delivered by the receive tables of the same device (mlx5 interface, sections 15.2 and
+//! 16.3).
 
 use protocol::hca::mlx5::nic_vport::{ModifyNicVport, NicVportContext, VportFields};
 

@@ -18,7 +18,7 @@ layout! {
     /// Buffer header, followed by `count` two-byte identifiers.
     pub struct ResourceHeader[4] {
         @0[6:0]   kind: ResourceKind as u8,
-        /// The resources are shared with other functions.
+        /// Whether the resources are shared with other functions.
         @0[7]     shared: bool,
         @0[15:8]  flags: u8 => Hex,
         @2        count: u16,
@@ -26,13 +26,12 @@ layout! {
 }
 
 layout! {
-    /// Parameters of "get allocated resource descriptors" and its response. The buffer contains two-byte
-    /// identifiers.
+    /// Parameters of "get allocated resource descriptors" and its response. The buffer contains two-byte identifiers.
     pub struct AllocatedResources[16] {
         @0[6:0]   kind: ResourceKind as u8,
-        /// Selects resources shared with other functions.
+        /// Whether to list the resources shared with other functions.
         @0[7]     shared: bool,
-        /// First identifier to list. In the response, the first one that did not fit, or 0 if all fitted.
+        /// First identifier to list. In the response, the first identifier that did not fit, or 0 if all of them did.
         @2        first: u16,
         /// Number of identifiers in the response buffer.
         @4        count: u16,
@@ -118,7 +117,7 @@ impl Field for ResourceKind {
 mod tests {
     use super::*;
 
-    /// Taken from command 0208 in the recording `run73-all.aq.gz`.
+    /// The bytes are from command 0208 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_allocation_request() {
         let cases = [

@@ -67,7 +67,7 @@ layout! {
         @8[17:0]   number_low: u32,
         /// Index of the WQE in quanta.
         @8[32:18]  wqe: u16,
-        /// Events were lost. Drivers respond with a function reset.
+        /// Whether events were lost. Drivers respond with a function reset.
         @8[33]     overflow: bool,
         @8[45:34]  code: EventCode as u16,
         /// Bit 18 of the QP or CQ number.

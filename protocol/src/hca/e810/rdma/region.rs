@@ -117,7 +117,7 @@ layout! {
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// Whether a window is of type 1, which is associated with a protection domain rather than with a QP.
+        /// Whether the window is of type 1, which is associated with a protection domain rather than a QP.
         @24[42]     wide: bool,
         /// Whether the STag is for a region rather than a window.
         @24[43]     region: bool,

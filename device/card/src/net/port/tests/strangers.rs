@@ -14,14 +14,14 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Number of bytes by which the answer to a probe exceeds the shortest probe (RFC 4861, section 7.2.4).
+/// Number of bytes by which the reply to a probe exceeds the shortest probe (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 /// Number of bytes by which an acknowledgement exceeds a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
-/// Number of invented source MACs, more than the fabric learns from one peer.
-const INVENTED_MACS: u16 = 600;
-/// Number of frames of a burst that are served, starting with the oldest.
+/// Number of forged source MACs, which exceeds the number that the fabric learns from one peer.
+const FORGED_MACS: u16 = 600;
+/// Number of frames in a burst that are served, starting with the oldest.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -50,8 +50,8 @@ impl Wire {
         self.hca.outbound().clear();
     }
 
-    /// Receives all frames, serves the first `served` of them, then sends all answers. Returns the number of
-    /// bytes sent to each peer.
+    /// Receives all frames, serves the first `served` of them, and then sends all replies. Returns the number of bytes
+    /// sent to each peer.
     fn exchange(&mut self, frames: &[Vec<u8>], served: usize) -> [usize; 3] {
         self.now = self.now + Duration::from_secs(1);
         self.hca.set_now(self.now);
@@ -73,7 +73,7 @@ impl Wire {
     }
 }
 
-/// Returns a SEND Only packet without payload, from LID 1 to a QP.
+/// Returns a SEND Only packet from LID 1 to a QP, without a payload.
 fn send_to_qp(dest_qp: u32, psn: u32) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     let encap = encap(IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }, own.mac);
@@ -107,8 +107,8 @@ fn encap(ip: IpAddrs, dst_mac: MacAddr) -> Encap {
     }
 }
 
-/// Returns a MAD from LID 1. `header` contains its class, method and attribute. `hops` is the number of hops in
-/// a directed route.
+/// Returns a MAD from LID 1. `header` contains its class, method and attribute. `hops` is the number of hops in a
+/// directed route.
 fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     let [class, method, attribute] = header;
@@ -133,10 +133,10 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 }
 
 #[test]
-fn replies_reach_only_sender_and_never_amplify() {
+fn replies_reach_only_sender_without_amplification() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
-    // Each entry consists of a name, a frame, whether the frame is answered, and how many bytes longer than the
-    // frame the answer may be.
+    // Each entry consists of a name, a frame, whether the frame causes a reply, and how many bytes longer than the
+    // frame the reply may be.
     let kinds = [
         ("ARP request", arp_request(), true, 0),
         ("ARP reply", arp_reply(), false, 0),
@@ -165,12 +165,11 @@ fn replies_reach_only_sender_and_never_amplify() {
         let bytes = wire.exchange(std::slice::from_ref(&frame), 1);
         assert_eq!(own > 0, answered, "{name}");
         assert!(own <= frame.len() + more && bytes[0] <= frame.len() + more, "{name}: {own}, {bytes:?}");
-        assert_eq!(bytes[1..], [0, 0], "{name}: third parties receive nothing");
+        assert_eq!(bytes[1..], [0, 0], "{name}: third parties must receive nothing");
 
-        let invented: Vec<_> =
-            (0..INVENTED_MACS).map(|n| replace_mac(frame.clone(), 6, mac(1000 + n))).collect();
-        let bytes = wire.exchange(&invented, SERVED);
+        let forged: Vec<_> = (0..FORGED_MACS).map(|n| replace_mac(frame.clone(), 6, mac(1000 + n))).collect();
+        let bytes = wire.exchange(&forged, SERVED);
         assert!(bytes[0] <= SERVED * (frame.len() + more), "{name}: {bytes:?}");
-        assert_eq!(bytes[1..], [0, 0], "{name}: third parties receive nothing during a flood");
+        assert_eq!(bytes[1..], [0, 0], "{name}: third parties must receive nothing during a flood");
     }
 }
