@@ -81,10 +81,10 @@ impl Report {
         self.counts
     }
 
-    /// Runs one case. `hint` names the files to inspect if the case fails.
+    /// Runs one case. `hint` lists the files to inspect if the case fails.
     ///
     /// # Errors
-    /// The outcome cannot be printed.
+    /// Fails if the outcome cannot be printed.
     pub async fn case(
         &mut self,
         name: &str,
@@ -97,7 +97,7 @@ impl Report {
     /// Runs one case with its own time limit.
     ///
     /// # Errors
-    /// The outcome cannot be printed.
+    /// Fails if the outcome cannot be printed.
     pub async fn case_within(
         &mut self,
         limit: Duration,
@@ -150,7 +150,7 @@ impl Report {
 /// Prints a line to standard output and flushes it, so that the outcome of each case is visible immediately.
 ///
 /// # Errors
-/// Standard output is closed.
+/// Fails if standard output is closed.
 pub fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;

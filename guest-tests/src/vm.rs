@@ -80,7 +80,7 @@ pub struct Vm {
     boot_time: Duration,
 }
 
-/// Connections between the lab and a guest, in addition to the agent's connection.
+/// Connections between the lab and a guest, in addition to the connection to the agent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuestPorts {
     /// Whether the lab writes to the guest's console.
@@ -92,8 +92,8 @@ pub struct GuestPorts {
 }
 
 impl GuestPorts {
-    /// Maximum number of exec ports, limited by the ports of one virtio-serial device. The agent uses one of them, and
-    /// one is reserved for a console.
+    /// Maximum number of exec ports, limited by the number of ports on one virtio-serial device. The agent uses one of
+    /// them, and one is reserved for a console.
     pub const MOST_COMMANDS: usize = 29;
 }
 
@@ -102,7 +102,8 @@ impl Vm {
     /// if the image has one.
     ///
     /// # Errors
-    /// One of these steps fails. The error contains the last lines of the guest's console and of QEMU's log.
+    /// Returns an error if one of these steps fails. The error contains the last lines of the guest's console output
+    /// and of QEMU's log.
     pub async fn boot(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -120,7 +121,7 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts a guest and waits until its agent answers.
+    /// Starts a guest and waits until its agent responds.
     async fn start(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -184,7 +185,7 @@ impl Vm {
     /// driver.
     ///
     /// # Errors
-    /// The agent does not start.
+    /// Fails if the agent does not start.
     pub async fn without_guest(name: &str, run: &RunDir) -> Result<Self> {
         let process = format!("guest-{name}");
         let socket = run.socket(&format!("{process}.agent"));
@@ -207,18 +208,18 @@ impl Vm {
         })
     }
 
-    /// Restarts a guest that is allowed to restart, and waits until it answers again.
+    /// Reboots a guest that was started with reboots enabled, and waits until it responds again.
     ///
     /// # Errors
-    /// The guest does not answer.
+    /// Fails if the guest does not respond.
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
         self.restart(image, ShutdownKind::Reboot).await
     }
 
-    /// Makes the guest's kernel panic, and waits until its crash kernel answers.
+    /// Makes the guest's kernel panic, and waits until the crash kernel responds.
     ///
     /// # Errors
-    /// The guest does not answer.
+    /// Fails if the guest does not respond.
     pub async fn crash(&mut self, image: &Image) -> Result<()> {
         self.restart(image, ShutdownKind::Crash).await
     }
@@ -230,7 +231,7 @@ impl Vm {
         // time. The threshold is halfway between the two.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind }).await?;
-        // The old agent may receive a ping but no longer answer it.
+        // The old agent may receive a ping and shut down before it replies.
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(PING_TIME_LIMIT, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
@@ -265,7 +266,7 @@ impl Vm {
         &self.name
     }
 
-    /// Returns the time from the start of QEMU to the agent's first answer.
+    /// Returns the time from the start of QEMU to the agent's first reply.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -285,11 +286,11 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Hot-plugs the HCA behind `socket` into the free slot with this number. The numbers of free slots follow those of
-    /// the cards.
+    /// Hot-plugs the HCA behind `socket` into the free slot with this number. The cards have the lowest slot numbers,
+    /// and the free slots follow.
     ///
     /// # Errors
-    /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
+    /// Fails if QEMU rejects the device, or if the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let mut device = vfio_user_behind(socket, &slot(number));
@@ -298,11 +299,11 @@ impl Vm {
         self.explained(added.map(drop)).await
     }
 
-    /// Unplugs the HCA that [`Self::plug`] has plugged into the slot with this number, and waits until the guest has
+    /// Unplugs the HCA that [`Self::plug`] plugged into the slot with this number, and waits until the guest has
     /// released it.
     ///
     /// # Errors
-    /// The guest does not release the HCA within `limit`, or QEMU rejects the request or exits.
+    /// Fails if the guest does not release the HCA within `limit`, or if QEMU rejects the request or exits.
     pub async fn unplug(&mut self, number: usize, limit: Duration) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let id = card(number);
@@ -314,19 +315,19 @@ impl Vm {
         self.explained(removed).await
     }
 
-    /// Returns the exit status of QEMU if it has exited.
+    /// Returns QEMU's exit status, or `None` if QEMU is still running.
     ///
     /// # Errors
-    /// The status cannot be read.
+    /// Fails if the status cannot be read.
     pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
         self.qemu.status()
     }
 
-    /// Checks that the agent answers within `limit`. Unlike the errors of steps, this one does not include guest
-    /// output.
+    /// Checks that the agent responds within `limit`. Unlike the error from a step, the error from a ping does not
+    /// include guest output.
     ///
     /// # Errors
-    /// The agent does not answer.
+    /// Fails if the agent does not respond.
     pub async fn ping(&mut self, limit: Duration) -> Result<()> {
         self.agent.ping(limit).await
     }
@@ -339,8 +340,8 @@ impl Vm {
     /// Executes a step in the guest.
     ///
     /// # Errors
-    /// The step fails, QEMU has exited, or the guest does not respond. `downcast_ref` can extract the [`Failure`] of a
-    /// failed step. In the other cases, the error contains the guest's last output.
+    /// Returns an error if the step fails, QEMU has exited, or the guest does not respond. If the step failed,
+    /// `downcast_ref` can extract its [`Failure`]. In the other cases, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -358,7 +359,7 @@ impl Vm {
     /// Executes a step that must fail, and returns its failure.
     ///
     /// # Errors
-    /// The step succeeds, QEMU has exited, or the guest does not respond.
+    /// Fails if the step succeeds, QEMU has exited, or the guest does not respond.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
@@ -367,8 +368,8 @@ impl Vm {
     /// Runs a program in the guest and returns its output. The program must succeed.
     ///
     /// # Errors
-    /// The program fails or takes longer than four minutes. The error contains the program's output. All other errors
-    /// are the same as for [`Self::call`].
+    /// Returns an error if the program fails or takes longer than four minutes. The error contains the program's
+    /// output. All other errors are the same as for [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
@@ -394,7 +395,8 @@ impl Vm {
     /// whitespace.
     ///
     /// # Errors
-    /// The program cannot be started or takes longer than `limit`. All other errors are the same as for [`Self::call`].
+    /// Fails if the program cannot be started or takes longer than `limit`. All other errors are the same as for
+    /// [`Self::call`].
     pub async fn program(&mut self, limit: Duration, line: &str) -> Result<ProgramEnd> {
         self.end_of(limit, words(line)).await
     }
@@ -408,7 +410,7 @@ impl Vm {
     /// Kills QEMU with SIGKILL, so that the guest cannot react.
     ///
     /// # Errors
-    /// QEMU cannot be killed.
+    /// Fails if QEMU cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.qemu.kill().await
     }
@@ -416,7 +418,7 @@ impl Vm {
     /// Sends a signal to QEMU without waiting for its effect.
     ///
     /// # Errors
-    /// QEMU has exited.
+    /// Fails if QEMU has exited.
     pub fn signal(&self, signal: i32) -> Result<()> {
         self.qemu.signal(signal)
     }
@@ -424,7 +426,7 @@ impl Vm {
     /// Returns the process ID of QEMU.
     ///
     /// # Errors
-    /// QEMU has exited.
+    /// Fails if QEMU has exited.
     pub fn process_id(&self) -> Result<u32> {
         self.qemu.id()
     }
@@ -451,7 +453,7 @@ impl Vm {
     }
 }
 
-/// State of a guest when a request to it failed, as part of the error.
+/// State of a guest when a request to it failed, included in the error.
 #[derive(Debug)]
 pub(crate) struct LastState {
     pub(crate) guest: String,
@@ -474,7 +476,7 @@ impl fmt::Display for LastState {
     }
 }
 
-/// Boots a guest and repeats the boot once if the kernel panics before the agent answers. On a busy host, a QEMU that
+/// Boots a guest, and retries once if the kernel panics before the agent responds. On a busy host, a QEMU process that
 /// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. No HCA driver has been
 /// loaded at that point, so the retry cannot hide a device bug.
 async fn boot_again_after_panic<T>(
@@ -495,7 +497,7 @@ async fn boot_again_after_panic<T>(
         kept.display()
     );
     match first {
-        // The agent has answered, so the guest has restarted on its own after the panic.
+        // The agent has responded, so the guest must have rebooted on its own after the panic.
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }

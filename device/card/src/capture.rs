@@ -1,4 +1,4 @@
-//! Writes the frames of a port to pcapng files.
+//! Writes a port's frames to pcapng files.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::telemetry::store::{Keep, Opening, Store};
 
 const UDP_LEN: usize = 8;
 
-/// Direction of a frame, from the HCA's point of view.
+/// Direction of a frame from the HCA's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Inbound,
@@ -67,7 +67,7 @@ impl fmt::Display for About {
     }
 }
 
-/// A capture of one HCA. Each frame is stored with its time in nanoseconds, its direction and an optional
+/// A capture of one HCA's frames. Each frame is stored with a nanosecond timestamp, its direction and an optional
 /// comment. If the local QP is known, the comment names it.
 ///
 /// A write error is logged once and ends the capture, but does not affect the device. A capture with a single file also
@@ -82,8 +82,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens the store described by `keep`. Wireshark shows `interface` as the name of the interface. Appending
-    /// to a file begins a new section.
+    /// Opens the store described by `keep`. Wireshark shows `interface` as the interface name. Appending to a file
+    /// begins a new section.
     ///
     /// # Errors
     /// Fails if a file cannot be opened.
@@ -125,7 +125,7 @@ impl Capture {
         Self { filter, ..self }
     }
 
-    /// Returns the path to which frames are written, unless the capture has ended.
+    /// Returns the path that frames are written to, or `None` if the capture has ended.
     pub fn path(&self) -> Option<&Path> {
         self.store.path()
     }
@@ -135,12 +135,12 @@ impl Capture {
         self.store.ended()
     }
 
-    /// Returns the contents of the capture ring, if there is one.
+    /// Returns the contents of the capture ring, or `None` if the capture does not use one.
     pub fn kept(&self) -> Option<Vec<u8>> {
         self.store.kept()
     }
 
-    /// Records a frame. `frame` extends from the Ethernet header to the ICRC.
+    /// Records a frame. `frame` starts with the Ethernet header and ends with the ICRC.
     pub fn record(&mut self, direction: Direction, frame: &[u8], about: About) {
         if self.store.path().is_none() {
             return;

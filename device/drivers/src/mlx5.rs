@@ -26,7 +26,8 @@ pub const ARM_EQ: u64 = 0x40;
 pub const UPDATE_EQ: u64 = 0x48;
 pub const SEND: u64 = 0x800;
 
-/// Maximum number of polls of the owner byte before a command counts as lost. A device on this thread needs only one.
+/// Maximum number of polls of the owner byte before a command counts as lost. A device that runs on the same thread
+/// needs only one.
 const MAX_POLLS: usize = 1 << 20;
 
 /// Bus addresses of the command queue and the mailboxes.
@@ -41,7 +42,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout with mailboxes for the longest inputs and outputs. All mailboxes are below 160 MiB.
+    /// A layout with mailboxes large enough for the longest inputs and outputs. All mailboxes are below 160 MiB.
     pub const LARGE: Self =
         Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_INPUT / BLOCK_DATA) as u64 };
 
@@ -155,7 +156,8 @@ impl<B: Bus> Driver<B> {
         output
     }
 
-    /// Executes a command in slot 0 and returns its output. Gives up after a bounded number of polls.
+    /// Executes a command in slot 0 and returns its output. Stops waiting for the command after a bounded number of
+    /// polls.
     pub fn execute(&mut self, input: &[u8], output_len: usize) -> Vec<u8> {
         self.post(0, input, output_len);
         self.submit(1);

@@ -11,25 +11,25 @@
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
 //! | executed READ or atomic, kept for replay | 32 B | 2^17 x 16 | 64 MiB |
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
-//! | event | 88 B | [`EVENT_BACKLOG`] plus the events of one input | 36 MiB |
+//! | event | 88 B | [`EVENT_BACKLOG`] plus the events caused by one input | 36 MiB |
 //!
 //! Requests account for the largest share, but only if a guest uses all QPs at once with the longest WQEs.
 
 use std::time::Duration;
 
 /// Maximum number of outstanding send requests per QP. A request is outstanding from the time it is fetched until it
-/// completes. The limit bounds the memory that a peer can tie up by never acknowledging.
+/// completes. The limit bounds the memory that a peer can tie up by never sending acknowledgements.
 pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 
-/// Request slots reserved for each QP, which guarantee progress however many slots other QPs use.
+/// Request slots reserved for each QP. They guarantee progress no matter how many slots other QPs use.
 pub(crate) const KEPT_REQUESTS: usize = 4;
 
 /// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this limit, 2^17
 /// QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Maximum number of frames that one QP sends per turn. A turn is long enough to fill a 64 KiB segmentation offload
-/// (GSO) buffer of the kernel with frames of equal length, but short enough that other QPs wait only briefly.
+/// Maximum number of frames that one QP sends per turn. A turn is long enough to fill one of the kernel's 64 KiB
+/// segmentation offload (GSO) buffers with frames of equal length, but short enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
 /// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests). A
@@ -52,7 +52,7 @@ pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 pub(crate) const PENDING_REPLIES: usize = 64;
 
 /// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer causes at
-/// most one reply more than [`PENDING_REPLIES`]. A malicious peer can prevent coalescing by alternating between
+/// most one more reply than [`PENDING_REPLIES`]. A malicious peer can prevent coalescing by alternating between
 /// requests that cause different kinds of replies. Replies beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
@@ -85,7 +85,7 @@ pub(crate) const MIN_WINDOW: u32 = 8;
 /// Longest RDMA message in bytes (2^31, IBTA volume 1, section 9.4).
 pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 
-/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space. Beyond this
+/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half the PSN space. Beyond this
 /// distance, a peer cannot distinguish old packets from new ones.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 

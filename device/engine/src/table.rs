@@ -17,7 +17,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates a table indexed by the low `bits` bits, at most 24.
+    /// Creates a table indexed by the low `bits` bits of a QP number. `bits` is capped at 24.
     pub(crate) fn new(bits: u8) -> Self {
         let bits = u32::from(bits.min(24));
         let mut leaves = Vec::new();

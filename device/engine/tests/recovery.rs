@@ -1,4 +1,4 @@
-//! Tests the reports of received NAKs, of retransmissions and of executed requests.
+//! Tests that received NAKs, retransmissions and executed requests are reported.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn executed_requests_are_reported_once() {
 }
 
 #[test]
-fn answered_duplicate_is_reported() {
+fn duplicate_request_is_reported() {
     for (wr, request) in
         [(write(1, 0x8000, 10), PeerRequest::Write), (read(1, 0x9000, 10), PeerRequest::Read)]
     {
@@ -116,7 +116,7 @@ fn answered_duplicate_is_reported() {
 }
 
 #[test]
-fn nak_that_ends_connection_is_reported() {
+fn fatal_nak_is_reported() {
     for (code, kind) in [
         (NakCode::InvalidRequest, NakKind::InvalidRequest),
         (NakCode::RemoteAccess, NakKind::RemoteAccess),

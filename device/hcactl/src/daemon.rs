@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
 
-/// Maximum size of a response in bytes. A page of a table is about 200 kB long.
+/// Maximum size of a response in bytes. A page of a table takes about 200 kB.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
 /// Maximum total size in bytes of all responses to a command. The longest table lists all QPs of a device and takes
@@ -38,7 +38,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Connects to a daemon. `timeout` limits the time to connect, and the time for each response.
+    /// Connects to a daemon. `timeout` limits the time to connect and the time to receive each response.
     pub(crate) fn connect(path: &Path, timeout: Duration) -> anyhow::Result<Self> {
         match LimitedStream::connect(path, timeout) {
             Ok(stream) => {
@@ -54,7 +54,7 @@ impl Daemon {
         }
     }
 
-    /// Starts a new command: resets the limit on the total size of its responses.
+    /// Starts a new command by resetting the limit on the total size of its responses.
     pub(crate) fn begin(&mut self) {
         self.answers.set_limit(MAX_ANSWERS_LEN);
     }
@@ -65,8 +65,7 @@ impl Daemon {
         line.push(b'\n');
         let stream = self.answers.get_mut().get_mut();
         stream.deadline = Instant::now() + self.timeout;
-        // Read the response even if the write failed: if hcad rejects a connection, it sends the reason before closing
-        // it.
+        // Read the response even if the write failed: hcad sends a reason before closing a connection that it rejects.
         let sent = stream.write_all(&line);
         let mut answer = Vec::new();
         let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
@@ -177,7 +176,7 @@ impl Daemon {
         }
     }
 
-    /// Returns the chosen devices without duplicates, or all devices if none was chosen.
+    /// Returns the chosen devices without duplicates, or all devices if none were chosen.
     pub(crate) fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
         if chosen.is_empty() {
             return Ok(self.devices()?.iter().map(|device| device.id).collect());
@@ -208,7 +207,7 @@ impl LimitedStream {
         Ok(Self { stream: socket.into(), deadline: Instant::now() })
     }
 
-    /// Returns the time left until the deadline, or a `TimedOut` error after it.
+    /// Returns the time left until the deadline, or a `TimedOut` error if the deadline has passed.
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

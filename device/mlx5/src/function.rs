@@ -24,7 +24,7 @@ pub struct Enabled {
     pub pages: GivenPages,
     /// Byte order of the host, as reported by the driver.
     pub host_endianness: u32,
-    /// Objects of the device. `None` before INIT_HCA and after TEARDOWN_HCA.
+    /// The device's objects. `None` before INIT_HCA and after TEARDOWN_HCA.
     pub resources: Option<Box<Resources>>,
 }
 

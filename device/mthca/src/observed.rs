@@ -54,11 +54,11 @@ pub(super) enum Observed<'a> {
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
     /// The device is about to write the next entry of a CQ.
     CqSlot { cq: &'a CompletionQueue, memory: DeviceMemory<'a> },
-    /// A CQE was written to the free-running position `slot`, or lost.
+    /// A CQE was written to the free-running position `slot`, or was lost.
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
     /// The device is about to write the next entry of an EQ.
     EqSlot { eqn: Eqn, queue: &'a EventQueue, memory: DeviceMemory<'a> },
-    /// An event was written, or lost. `place` is the EQ and the free-running position in it, or `None` if no EQ
+    /// An event was written, or was lost. `place` is the EQ and the free-running position in it, or `None` if no EQ
     /// receives the event.
     Eqe { place: Option<(Eqn, u32)>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

@@ -1,4 +1,4 @@
-//! Creates and runs the flows of a measurement.
+//! Creates and runs the flows for a measurement.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::pair;
 use crate::runs::{micros, nanos_each, rate};
 use crate::yardstick::PINGS;
 
-/// Messages of one kind, sent on some of the queue pairs.
+/// Messages of one kind, sent on one or more queue pairs.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) op: SendOp,
@@ -47,7 +47,7 @@ pub(crate) struct RunResult {
     pub(crate) bytes: u64,
     /// Time from the first post to the last completion.
     pub(crate) elapsed_ns: u64,
-    /// CPU time of the sender, then of the receiver.
+    /// CPU time of the sender, followed by that of the receiver.
     pub(crate) spent: [Spent; 2],
 }
 
@@ -66,8 +66,8 @@ impl RunResult {
         rate(self.bytes, self.elapsed_ns) / 1e6
     }
 
-    /// Returns the message rate per second, followed by four CPU times per message in nanoseconds: sender's device,
-    /// sender's driver, receiver's device and receiver's driver.
+    /// Returns the number of messages per second, followed by four CPU times per message in nanoseconds: sender's
+    /// device, sender's driver, receiver's device and receiver's driver.
     pub(crate) fn rate_and_costs(&self) -> [f64; 5] {
         let each = |time| nanos_each(time, self.messages);
         let [near, far] = self.spent;
@@ -99,7 +99,7 @@ pub(crate) fn write(
     run_sends(nodes, run)
 }
 
-/// Runs flows that cause no completions at the receiver.
+/// Runs flows that generate no completions at the receiver.
 pub(crate) fn run_sends(nodes: &mut [Node; 2], flows: Vec<SendFlow>) -> Result<RunResult> {
     let flows = flows.into_iter().map(Flow::Send).collect();
     let (report, spent) = pair::measured(nodes, |nodes| nodes[0].run(flows))?;
@@ -119,7 +119,7 @@ pub(crate) fn send(
     Ok(RunResult::new(&reports[0], spent))
 }
 
-/// Distributes a plan's messages over the queue pairs.
+/// Distributes a plan's messages among the queue pairs.
 pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow> {
     let share = plan.count / u32::try_from(qps.len()).unwrap_or(u32::MAX).max(1);
     qps.iter().map(|qp| send_flow(qp[0], region, Plan { count: share, ..plan })).collect()
@@ -145,7 +145,7 @@ pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
 }
 
 /// Returns the receive flow that matches a flow of SENDs. The number of posted receives is twice the number of
-/// outstanding messages, because the sender may continue before the receiver has posted again.
+/// outstanding messages, because the sender may continue before the receiver has reposted its buffers.
 pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     Flow::Receive(ReceiveFlow {
         qp: qp.id,

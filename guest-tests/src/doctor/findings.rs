@@ -1,4 +1,4 @@
-//! Collects the machine state for the checks to evaluate.
+//! Collects the machine state that the checks evaluate.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use crate::testbed::state_dir;
 pub(super) struct Findings {
     /// CPU architecture, as named by Rust.
     pub(super) arch: String,
-    /// Release of the host's kernel.
+    /// Release of the host kernel.
     pub(super) kernel: String,
     pub(super) kvm: Kvm,
     pub(super) cache: Result<Cache, String>,
@@ -24,9 +24,9 @@ pub(super) struct Findings {
     pub(super) memory: Option<u64>,
     /// Directory for the sockets of running guests.
     pub(super) runtime: Result<PathBuf, String>,
-    /// `Ok` if file systems can be mounted in a user namespace, or else the error.
+    /// `Ok` if file systems can be mounted in a user namespace, otherwise the error.
     pub(super) user_namespaces: Result<(), String>,
-    /// `Ok` if a network namespace and tap interfaces can be created, or else the error.
+    /// `Ok` if a network namespace and tap interfaces can be created, otherwise the error.
     pub(super) network_namespaces: Result<(), String>,
     /// First line of `rustc --version`.
     pub(super) rustc: Option<String>,
@@ -117,7 +117,7 @@ fn kvm(cache: Option<&Path>) -> Kvm {
     }
 }
 
-/// Creates the cache directory, as every other command would, and checks that it is writable.
+/// Creates the cache directory, as every other command does, and checks that it is writable.
 fn open_cache(folder: PathBuf) -> Result<Cache, String> {
     let name = folder.display().to_string();
     fs::create_dir_all(&folder).map_err(|error| format!("{name} cannot be created: {error}"))?;
@@ -150,7 +150,7 @@ fn network_namespaces() -> Result<(), String> {
     succeeds("ip", &["-Version"])
 }
 
-/// Runs a program and discards its output. If the program fails, returns the reason.
+/// Runs a program and discards its output. Returns the reason if the program fails.
 fn succeeds(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| match error.kind() {

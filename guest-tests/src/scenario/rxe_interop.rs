@@ -160,7 +160,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Returns the MAC address derived from a number, as the HCAs derive theirs.
+/// Derives a MAC address from a number in the same way as the HCAs do.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]
@@ -171,7 +171,7 @@ pub(super) fn ip(id: u16) -> IpAddr {
     Ipv4Addr::from([10, 77, high, low]).into()
 }
 
-/// Returns the IPv6 link-local address derived from the MAC address with this number.
+/// Returns the IPv6 link-local address derived from the MAC address for this number.
 fn link_local(id: u16) -> IpAddr {
     Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, id]).into()
 }

@@ -10,7 +10,7 @@ pub(crate) struct Protocol {
     pub(crate) at_server: &'static str,
     /// Whether the path is a file, which can grow, rather than a device.
     pub(crate) file: bool,
-    /// Command that prepares the server's disk once.
+    /// Command that prepares the server's disk. It is run only once.
     pub(crate) prepare: &'static str,
     /// Command that starts serving the disk at address `{server}`. It must also work in a freshly booted guest.
     /// `{client_guid}` is the GUID of the client's RDMA port.
@@ -18,7 +18,7 @@ pub(crate) struct Protocol {
     /// Command that connects to the server at `{server}`. The device appears soon afterwards. `{server_guid}` is the
     /// node GUID of the server's RDMA device.
     pub(crate) connect: &'static str,
-    /// Command with which the server disconnects all clients.
+    /// Command that makes the server disconnect all clients.
     pub(crate) pause: &'static str,
     /// Command that resumes the service.
     pub(crate) resume: &'static str,
@@ -72,7 +72,7 @@ pub(crate) const NVME: Protocol = Protocol {
     may_fail: false,
 };
 
-/// iSER with LIO's target and open-iscsi.
+/// iSER with the LIO target and open-iscsi.
 pub(crate) const ISER: Protocol = Protocol {
     name: "iSER",
     at_client: "/dev/sda",
@@ -119,16 +119,16 @@ pub(crate) const ISER: Protocol = Protocol {
         "MODE SENSE: unimplemented",
         // Logged because the device does not support T10 protection information.
         "T10-PI",
-        // Logged because the reported optimal transfer size is the largest 32-bit number of blocks.
+        // Logged because the reported optimal transfer size is the largest block count that fits in 32 bits.
         "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
-    // The initiator deregisters memory once a command is answered, even if the command's last packet is not yet
-    // acknowledged. If the ACK is lost, the command is retransmitted with an invalidated key.
+    // The initiator deregisters memory as soon as it receives the response to a command, even if the last packet of the
+    // command has not been acknowledged yet. If the ACK is lost, the command is retransmitted with an invalidated key.
     may_fail: true,
 };
 
-/// SRP with LIO's target `ib_srpt` and `ib_srp`. The connection is set up by `rdma_cm`.
+/// SRP between the LIO target `ib_srpt` and the initiator `ib_srp`. The connection is set up by `rdma_cm`.
 pub(crate) const SRP: Protocol = Protocol {
     name: "SRP",
     at_client: "/dev/sda",
@@ -136,7 +136,7 @@ pub(crate) const SRP: Protocol = Protocol {
     file: false,
     prepare: "",
     // `ib_srpt` accepts only initiators in the access list. The list identifies an initiator by its port ID, which ends
-    // in the GUID.
+    // with the GUID.
     serve: "mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
         modprobe -a target_core_mod target_core_iblock ib_srpt
         cd /sys/kernel/config/target
@@ -188,7 +188,7 @@ pub(crate) const NFS: Protocol = Protocol {
     at_server: "/export/file",
     file: true,
     prepare: "mkfs.ext4 -q -F -m 0 /dev/vdc",
-    // The disk also stores the client records, without which clients could not reclaim open files.
+    // The disk also stores the client records. Without these, clients could not reclaim open files.
     serve: "modprobe -a nfsd rpcrdma
         mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
         touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab

@@ -42,12 +42,12 @@ pub struct Setup<Options> {
     pub options: Options,
     /// MAC of the port at power-on.
     pub mac: MacAddr,
-    /// Configuration of the engine. On interfaces with an INIT_HCA command, this command sets the number of QPs.
+    /// Configuration of the engine. On interfaces with an INIT_HCA command, that command sets the number of QPs.
     pub engine: engine::Config,
 }
 
 impl<Options> Setup<Options> {
-    /// Returns the same setup with other options.
+    /// Returns the same setup with different options.
     pub fn with<Other>(&self, options: Other) -> Setup<Other> {
         Setup { options, mac: self.mac, engine: self.engine }
     }
@@ -70,10 +70,11 @@ impl PortNumber {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
     /// Ethernet: the port has no management agents and no subnet, and is active while its link is up. The port itself
-    /// answers ARP, neighbour discovery and ICMP echo.
+    /// responds to ARP, neighbour discovery and ICMP echo requests.
     Ethernet,
     /// Ethernet port of a NIC. The guest's kernel implements ARP, neighbour discovery and ICMP, so the port does not
-    /// answer these itself. Every frame that is not for the RDMA engine goes to [`Frontend::receive_frame`].
+    /// respond to such requests itself. Every frame that is not for the RDMA engine goes to
+    /// [`Frontend::receive_frame`].
     Nic,
     /// InfiniBand: the port has management agents, which present it as a port of this node.
     InfiniBand(NodeProfile),
@@ -85,7 +86,7 @@ impl PortKind {
         matches!(self, Self::Nic)
     }
 
-    /// Returns the InfiniBand node; `None` for Ethernet.
+    /// Returns the InfiniBand node, or `None` for Ethernet.
     pub fn node(self) -> Option<NodeProfile> {
         match self {
             Self::Ethernet | Self::Nic => None,
@@ -119,7 +120,7 @@ impl Context<'_> {
         (engine, HostContext { now: *now, addresses: port.addresses(), dma, monitor })
     }
 
-    /// Processes a MAD that software sent with MAD_IFC. Returns the response; `None` if the MAD is discarded.
+    /// Processes a MAD that software sent with MAD_IFC. Returns the response, or `None` if the MAD is discarded.
     pub fn mad_ifc(&mut self, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let view = self.view();
         let management = self.management.as_deref_mut()?;
@@ -156,7 +157,7 @@ impl Context<'_> {
         Some(self.management.as_ref()?.port_info(&self.view()))
     }
 
-    /// Returns the time and counters needed by management.
+    /// Returns the time and the counters needed by the management agents.
     pub fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }
@@ -229,16 +230,16 @@ pub trait Frontend: Sized + 'static {
     /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
     fn port_kind(&self, port: PortNumber) -> PortKind;
 
-    /// Receives any frame that is not for the RDMA engine, whatever its destination. The frame starts at the
+    /// Receives any frame that is not for the RDMA engine, regardless of its destination. The frame starts at the
     /// destination MAC, includes VLAN tags, and has no frame check sequence. Only called if the port is
     /// [`PortKind::Nic`].
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         let _ = (cx, frame);
     }
 
-    /// Appends the next outbound frame to `out`, in the format of [`Frontend::receive_frame`]. Returns false if
-    /// there are no more frames until the next input. The HCA calls this a bounded number of times at the end
-    /// of a turn. If frames are left, the next turn follows immediately.
+    /// Appends the next outbound frame to `out`, in the format of [`Frontend::receive_frame`]. Returns false if there
+    /// are no more frames until the next input. The HCA calls this a bounded number of times at the end of a turn. If
+    /// there are frames left, the next turn follows immediately.
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let _ = (cx, out);
         false
@@ -259,8 +260,8 @@ pub trait Frontend: Sized + 'static {
     /// interface must process every store. Called once, after power-on.
     ///
     /// Once a client has mapped this range, the guest stores to it without a VM exit. The HCA polls for these stores,
-    /// so it may find a store late, or miss a store that has been overwritten. Such a doorbell is only a hint that
-    /// guest memory has changed. Stores to the rest of the BAR still trap.
+    /// so it may notice a store late, or miss one that has been overwritten. Such a doorbell is only a hint that guest
+    /// memory has changed. Stores to the rest of the BAR still trap.
     fn map_doorbells(&mut self) -> Option<BarRange> {
         None
     }
@@ -285,8 +286,8 @@ pub trait Frontend: Sized + 'static {
     /// Creates the engine's view of the device.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
-    /// Converts the engine's `wr_id` of a work request to the number used in traces and completions, such as the
-    /// request's position in the queue.
+    /// Converts the `wr_id` that the engine uses for a work request to the number used in traces and completions, such
+    /// as the request's position in the queue.
     fn work_request(&self, wr_id: u64) -> u64 {
         wr_id
     }
@@ -298,8 +299,8 @@ pub trait Frontend: Sized + 'static {
         true
     }
 
-    /// Explains the state of a NIC queue that shares the number space of QPs, in lines of text. Returns `None` if no
-    /// such queue has this number.
+    /// Explains the state of a NIC queue in lines of text. NIC queues share a number space with QPs. Returns `None` if
+    /// no NIC queue has this number.
     fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
         let _ = number;
         None
@@ -308,11 +309,11 @@ pub trait Frontend: Sized + 'static {
     /// Reports an engine event to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 
-    /// Does deferred work, such as writing contexts back. Returns true if some work is left, in which case the
-    /// next turn follows immediately.
+    /// Performs deferred work, such as writing contexts back. Returns true if any work is left, in which case the next
+    /// turn follows immediately.
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool;
 
-    /// Reports a link change of an open port to the guest, if software has enabled such events. The port itself stops
+    /// Reports a link change on an open port to the guest, if software has enabled such events. The port itself stops
     /// and resumes traffic.
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
 
@@ -323,14 +324,14 @@ pub trait Frontend: Sized + 'static {
     /// Returns the counters of this interface since the device was created.
     fn counters(&self) -> Self::Counters;
 
-    /// Resets the device to its power-on state, after a function-level reset or a disconnect of the client.
-    /// No DMA happens after this returns. The caller has already reset the engine.
+    /// Resets the device to its power-on state, after a function-level reset or when the client disconnects. No DMA
+    /// happens after this returns. The caller has already reset the engine.
     fn reset(&mut self);
 }
 
 /// A front-end that can be selected in the configuration.
 pub trait Interface: Frontend + Send {
-    /// Options in the configuration.
+    /// Options that can be set in the configuration.
     type Options;
 
     /// Name in documents, as in "mthca interface".
@@ -339,7 +340,7 @@ pub trait Interface: Frontend + Send {
     /// Guest drivers that support the interface.
     const DRIVERS: &'static [&'static str];
 
-    /// Requirements on software. In strict mode, the device reports violations of them.
+    /// Requirements that software must meet. In strict mode, the device reports violations.
     const RULES: &'static [&'static Rule];
 
     /// Why the doorbells must trap, phrased to continue a sentence after "its doorbells". `None` if the interface

@@ -15,8 +15,8 @@ pub fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     memory
 }
 
-/// Returns two mappings of the same memory, one for the device and one for a software thread. Each mapping can be
-/// used by one thread only.
+/// Returns two mappings of the same memory, one for the device and one for a software thread. Each mapping must be used
+/// by only one thread.
 pub fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
     let len = pages * super::dma::PAGE_LEN;
     let fd = zeros(len);
@@ -49,7 +49,7 @@ impl GuestMemory {
         bytes
     }
 
-    /// Like [`peek`](Self::peek), for a length that is known only at run time.
+    /// Like [`peek`](Self::peek), but for a length that is known only at run time.
     pub fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }

@@ -23,13 +23,13 @@ pub struct Port {
     /// Addresses, which can change at run time. No other component keeps a copy.
     addresses: Addresses,
     owner: PortOwner,
-    /// Whether the port is in loopback, disconnected from the wire.
+    /// Whether the port is in loopback mode, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
     /// Headers of the last accepted packet from the fabric. For a packet with the same headers, only the ICRC is
     /// checked. Every change to the addresses, the owner or the static neighbours discards these headers.
     accepted: Option<FlowHeaders>,
-    /// Like `accepted`, for packets from this HCA to itself, to which other checks apply.
+    /// Like `accepted`, but for packets from this HCA to itself, which are subject to different checks.
     accepted_own: Option<FlowHeaders>,
 }
 
@@ -42,7 +42,7 @@ enum PortOwner {
     Nic {
         /// Selects the RoCE packets that go to the engine.
         rdma: RdmaHalf,
-        /// MAC of the NIC until the driver sets another MAC.
+        /// MAC of the NIC until the driver sets a different one.
         permanent: MacAddr,
     },
 }
@@ -68,7 +68,7 @@ impl PortOwner {
             // The transport checks whether the group has been joined.
             Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
             Self::HostStack(_) => own.owns(ip),
-            // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
+            // The driver programs the MAC of each group, so the MAC need not match the one derived from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
             Self::Nic { rdma, .. } => rdma.accepts(mac, ip, tag),
         };
@@ -118,7 +118,7 @@ impl Port {
         }
     }
 
-    /// Discards the headers of accepted packets, because other packets may be accepted from now on.
+    /// Discards the headers of accepted packets, because the set of packets to accept may be about to change.
     fn discard_flows(&mut self) {
         (self.accepted, self.accepted_own) = (None, None);
     }
@@ -147,9 +147,9 @@ impl Port {
         self.link = link;
     }
 
-    /// Enables or disables the RDMA half of a NIC. While the RDMA half is disabled, the NIC receives RoCE like all
-    /// other frames. While it is enabled, the engine receives RoCE to the port's MAC. Has no effect on an HCA without a
-    /// NIC.
+    /// Enables or disables the RDMA half of a NIC. While the RDMA half is disabled, the NIC receives RoCE packets like
+    /// all other frames. While it is enabled, the engine receives the RoCE packets addressed to the port's MAC. Has no
+    /// effect on an HCA without a NIC.
     pub fn set_rdma(&mut self, in_use: bool) {
         self.discard_flows();
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
@@ -157,7 +157,7 @@ impl Port {
         }
     }
 
-    /// Enables the RDMA half of a NIC for RoCE to these addresses. Has no effect on an HCA without a NIC.
+    /// Enables the RDMA half of a NIC for RoCE packets to these addresses. Has no effect on an HCA without a NIC.
     pub fn set_roce_addresses(&mut self, addresses: Vec<RoceAddress>) {
         self.discard_flows();
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
@@ -179,7 +179,7 @@ impl Port {
         }
     }
 
-    /// Enables or disables loopback until the next [`Port::reset`]. Returns whether this changed the setting.
+    /// Enables or disables loopback until the next [`Port::reset`]. Returns whether the setting changed.
     pub fn set_loopback(&mut self, loopback: bool) -> bool {
         std::mem::replace(&mut self.loopback, loopback) != loopback
     }
@@ -188,7 +188,7 @@ impl Port {
         self.loopback
     }
 
-    /// Resets the port. Discards the driver's settings and the frames that wait for address resolution.
+    /// Resets the port. Discards the driver's settings and any frames waiting for address resolution.
     pub fn reset(&mut self) {
         self.discard_flows();
         self.loopback = false;
@@ -201,8 +201,8 @@ impl Port {
         }
     }
 
-    /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is enabled, RoCE to a group or to
-    /// the RDMA half is for the engine instead.
+    /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is enabled, RoCE packets to a group
+    /// or to the RDMA half are for the engine instead.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match &self.owner {
             PortOwner::HostStack(_) => false,
@@ -263,8 +263,8 @@ impl Port {
     }
 
     /// Checks a frame from the fabric that belongs to the flow of the last packet returned by [`Port::receive`], and
-    /// returns its packet. Returns `None` for a frame outside the flow, or with a wrong ICRC. Such a frame must be
-    /// passed to [`Port::receive`].
+    /// returns its packet. Returns `None` for a frame that is outside the flow or has a wrong ICRC. Such a frame must
+    /// be passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         let roce = RoceFrame::parse_in_flow(flow, frame, icrc)?;
@@ -272,9 +272,9 @@ impl Port {
         Some(roce)
     }
 
-    /// Handles a frame from the fabric. If the frame is a packet for a QP, checks the packet, including its
-    /// ICRC if present, and returns it. For other frames, appends an answer to `answers`, updates the
-    /// neighbour table, or drops and counts the frame.
+    /// Handles a frame from the fabric. If the frame is a packet for a QP, checks the packet, including its ICRC if
+    /// present, and returns it. For other frames, appends a reply to `answers`, updates the neighbour table, or drops
+    /// and counts the frame.
     pub fn receive<'a>(
         &mut self,
         now: Instant,
@@ -296,14 +296,14 @@ impl Port {
         }
     }
 
-    /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can [`wait`](Self::wait). A
-    /// NIC port does not resolve neighbours, because the guest's kernel does.
+    /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can be queued with
+    /// [`wait`](Self::wait). A NIC port does not resolve neighbours, because the guest's kernel does.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
     }
 
-    /// Appends a request for an address to `out`.
+    /// Appends an ARP or neighbour discovery request for `ip` to `out`.
     pub fn send_request(&mut self, ip: IpAddr, out: &mut TxBatch) {
         if let PortOwner::HostStack(host_stack) = &self.owner {
             host_stack.send_request(&self.addresses.own, ip, out);
@@ -347,7 +347,8 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame from this HCA to itself, which does not pass through the fabric. The frame may lack its ICRC.
+    /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric, and may lack its
+    /// ICRC.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let accepted = self.accepted_own.as_ref();
         if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, icrc)) {
@@ -384,8 +385,8 @@ impl Port {
         self.stats.count_drop(reason);
     }
 
-    /// Returns whether a management datagram may be answered. The answer counts against the rate limit of
-    /// `sender`, like any other answer.
+    /// Returns whether a reply to a management datagram is allowed. The reply counts against the rate limit of
+    /// `sender`, like any other reply.
     pub fn allow_management(&mut self, now: Instant, sender: MacAddr, waiting: &TxBatch) -> bool {
         let Some(host_stack) = self.host_stack() else { return false };
         let allowed = host_stack.allow_answer(now, sender, waiting);

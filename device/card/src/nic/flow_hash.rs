@@ -6,15 +6,15 @@ use protocol::net::toeplitz::{self, Key};
 /// A 16-bit packet word that the hash can cover. Offsets are in bytes from the source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Word of the source or destination address of an IPv4 header.
+    /// Word of the source or destination address in an IPv4 header.
     Ipv4(u8),
-    /// Word of the source or destination address of an IPv6 header.
+    /// Word of the source or destination address in an IPv6 header.
     Ipv6(u8),
-    /// Port of a TCP header.
+    /// Port in a TCP header.
     Tcp(Port),
-    /// Port of a UDP header.
+    /// Port in a UDP header.
     Udp(Port),
-    /// Port of an SCTP header.
+    /// Port in an SCTP header.
     Sctp(Port),
 }
 
@@ -27,13 +27,13 @@ pub enum Port {
 /// The packet fields covered by the hash.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// Source and destination address, then the ports of TCP, UDP and SCTP unless the packet is a fragment.
+    /// Source and destination addresses, followed by the TCP, UDP or SCTP ports unless the packet is a fragment.
     Flow,
-    /// These words, in this order. A word counts as 0 if it is `None` or absent from the packet.
+    /// The given words, in the given order. A word counts as 0 if it is `None` or absent from the packet.
     Fields(&'a [Option<Field>]),
 }
 
-/// Hashes a packet. If `symmetric`, both directions of a flow have the same hash.
+/// Hashes a packet. If `symmetric` is set, both directions of a flow have the same hash.
 pub fn hash(key: &Key, symmetric: bool, ip: &Ip, input: Input<'_>) -> u32 {
     let ip = if symmetric { toeplitz::symmetric(ip) } else { *ip };
     match input {
@@ -78,15 +78,14 @@ mod tests {
 
     use super::*;
 
-    /// The key of Microsoft's verification suite.
+    /// The key from Microsoft's verification suite.
     const KEY: [u8; Key::SHORT_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
         0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Hash of the addresses in the first row of the suite: from 66.9.149.187 port 2794 to 161.142.100.80
-    /// port 1766.
+    /// Hash of the addresses in the first row of the suite: 66.9.149.187 port 2794 to 161.142.100.80 port 1766.
     const OF_ADDRESSES: u32 = 0x323e_8fc2;
     const WITH_PORTS: u32 = 0x51cc_c178;
 

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::dedup::{self, DedupCache, FrameParts, HEAD, TAIL};
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Maximum length of a byte string. It far exceeds the longest client message, frame and guest memory read.
+/// Maximum length of a byte string. It far exceeds the length of any client message, frame or guest memory read.
 pub(super) const MAX_RUN: usize = 2 << 20;
 
 /// Maximum length of an entry in bytes.
@@ -70,7 +70,7 @@ mod form {
     pub(super) const DIGEST: u8 = 1;
 }
 
-/// Bits of a mapping's rights.
+/// Bits for the access rights of a mapping.
 mod right {
     pub(super) const READ: u64 = 1;
     pub(super) const WRITE: u64 = 2;
@@ -83,7 +83,7 @@ mod left {
     pub(super) const OTHER: u64 = 2;
 }
 
-/// Why bytes are not a valid entry.
+/// Reason why bytes cannot be decoded as an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CodecError {
     /// The entry continues beyond the end of its chunk.
@@ -129,7 +129,7 @@ pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut V
 }
 
 /// Updates the cache with the entry at the start of `bytes`, exactly as [`encode_dedup`] did when the entry was
-/// written. Returns the number of bytes after the entry.
+/// written. Returns the number of bytes that follow the entry.
 pub(super) fn learn(bytes: &[u8], cache: &mut DedupCache) -> Result<usize, CodecError> {
     let mut from = Bytes(bytes);
     match from.byte()? {
@@ -280,7 +280,7 @@ fn wide(len: usize) -> u64 {
     len as u64
 }
 
-/// Decodes the entry at the start of `bytes`. Returns the entry and the bytes after it.
+/// Decodes the entry at the start of `bytes`. Returns the entry and the bytes that follow it.
 pub(super) fn decode<'a>(
     bytes: &'a [u8],
     cache: &'a DedupCache,

@@ -17,8 +17,8 @@ use super::entry::{Ending, Entry};
 /// a tenth of a second.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// How long the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon is killed, the
-/// entries accumulated in this time are lost.
+/// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon is
+/// killed, the accumulated entries are lost.
 const GATHER_TIME: Duration = Duration::from_millis(20);
 
 /// Once this many bytes are queued, the writer stops waiting for more.
@@ -67,7 +67,7 @@ pub(super) struct Batch {
 }
 
 impl Queue {
-    /// Creates a queue for at most `room` bytes.
+    /// Creates a queue that holds at most `room` bytes.
     pub(super) fn new(room: usize) -> Self {
         let state = State {
             chunks: VecDeque::new(),
@@ -111,8 +111,7 @@ impl Queue {
         fits
     }
 
-    /// Appends the last entry, and waits until it is written, for at most `timeout`. Returns false if the time
-    /// runs out.
+    /// Appends the last entry, and waits at most `timeout` for it to be written. Returns false on timeout.
     pub(super) fn close(&self, ending: Ending, timeout: Duration) -> bool {
         let mut state = self.lock();
         if state.phase == Phase::Open {
@@ -164,7 +163,8 @@ impl Queue {
         self.lock().failure.clone()
     }
 
-    /// Ends the record. Called by the writer when it stops, with its error, if any. Later entries are discarded.
+    /// Ends the record. Called by the writer when it stops. `failure` is the writer's error, if any. Later entries are
+    /// discarded.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {

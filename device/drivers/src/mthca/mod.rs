@@ -21,7 +21,7 @@ pub const EQ_ARM: u64 = 0x8_0a04;
 pub const EQ_SET_CI: u64 = 0x8_0b00;
 pub const RESET: u64 = 0xf_0010;
 
-/// UAR page that all queues use.
+/// UAR page used by all queues.
 pub const UAR: u32 = 2;
 
 /// The EQ that reports command completions.
@@ -45,7 +45,8 @@ impl CommandEvents {
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether to set an unused in_param or out_param to 0. If false, it contains the address of the inbox or outbox.
+    /// Whether to set an unused in_param or out_param to 0. If false, the unused parameter contains the address of the
+    /// inbox or outbox.
     pub exact: bool,
 }
 
@@ -79,7 +80,7 @@ impl<B: Bus> Driver<B> {
     pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, token, word);
         let word = self.read(HCR + 0x18);
-        assert_eq!(word & hcr::GO, 0, "GO is clear once the command is complete");
+        assert_eq!(word & hcr::GO, 0, "GO is clear after the command has completed");
         word.to_be_bytes()[0]
     }
 

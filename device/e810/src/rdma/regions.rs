@@ -18,7 +18,7 @@ use crate::limits::Limits;
 /// Number of key bits below the index in an STag.
 const KEY_BITS: u32 = 8;
 
-/// Regions and windows by STag. The low index bits of an STag select the table entry. The driver chooses the
+/// Regions and windows, indexed by STag. The low index bits of an STag select the table entry. The driver chooses the
 /// other index bits and the key bits freely, and an access must specify the whole STag.
 #[derive(Debug)]
 pub(in super::super) struct Regions {
@@ -61,7 +61,7 @@ impl Regions {
     /// Executes "Deallocate STag".
     ///
     /// # Errors
-    /// Fails if the STag is not allocated, or windows are bound to it.
+    /// Fails if the STag is not allocated, or if windows are bound to it.
     pub(super) fn deallocate(&mut self, command: &DeallocateStag) -> Outcome {
         let unknown = CqpError::no_object("STag", command.index.into());
         let index = self.keys.index(Lkey::new(command.index << KEY_BITS));

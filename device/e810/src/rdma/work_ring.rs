@@ -15,7 +15,7 @@ use crate::limits::MAX_WORK_QUANTA;
 /// The control word of a WQE, in the layout of [`Control`] or of a local operation.
 pub(super) type ControlWord = [u8; Control::LEN];
 
-/// A ring of quanta and the consumer index of the device.
+/// A ring of quanta and the device's consumer index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkRing {
     location: Location,

@@ -37,7 +37,7 @@ pub(super) enum QpOrder {
     Number,
 }
 
-/// View settings that the user has chosen.
+/// View settings chosen by the user.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) devices: DeviceOrder,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_sorted_by_chosen_order_and_scrolled() {
+    fn lists_are_sorted_in_chosen_order_and_scrolled() {
         let choice = Choice { qps: QpOrder::Failed, devices: DeviceOrder::Dropped, ..Choice::default() };
         let failed = screen(&choice);
         assert!(failed[6].starts_with("1 0x400006 ") && failed[7].starts_with("1 0x40000d "), "{failed:#?}");

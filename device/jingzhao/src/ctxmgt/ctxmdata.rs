@@ -1,6 +1,6 @@
-//! ctxmdata: the guest pages of the context tables.
+//! ctxmdata: the guest pages that hold the context tables.
 //!
-//! | table | entry | page of entry n | offset in page | RAM in the document |
+//! | table | entry size | page of entry n | offset in page | RAM in the CtxMgt document |
 //! |---|---|---|---|---|
 //! | qpctxmdata | 256 bytes | `(n << 8) >> 12` | `(n << 8) & 0xfff` | `[21:12]`, 1024 pages, 2^14 QPs |
 //! | cqctxmdata | 64 bytes | `(n << 6) >> 12` | `(n << 6) & 0xfff` | `[19:12]`, 256 pages, 2^14 CQs |
@@ -8,7 +8,7 @@
 //!
 //! Pages are counted from the table's base, which INIT_HCA sets. All three tables share one page map, which is indexed
 //! by ICM address, because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). The
-//! base of a table is a multiple of 256, so no entry crosses a page.
+//! base of a table is a multiple of 256, so no entry crosses a page boundary.
 //!
 //! # Spec
 //! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.
@@ -52,7 +52,7 @@ const _: () = {
 };
 
 impl CtxTable {
-    /// Returns the table index of the object with this number. Bits of the number above the index are ignored.
+    /// Returns the table index of the object with this number. Number bits above the index are ignored.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }

@@ -1,7 +1,7 @@
 //! key_qpc_data: the device's copy of QP contexts. Commands fill it, and the engine's units read it instead of guest
 //! memory.
 //!
-//! The key data of CQs and EQs (PD, key, size, and EQ number or vector) is the same for all readers. It is part of
+//! The key data of CQs and EQs (PD, key, size, and EQ number or vector) is the same for all readers. It is stored in
 //! [`CompletionQueue`](super::super::completion_queue::CompletionQueue) and
 //! [`EventQueue`](super::super::event_queue::EventQueue), next to the producer counter.
 //!
@@ -22,7 +22,7 @@ pub trait KeyData {
 #[derive(Debug)]
 pub struct KeyQpc {
     context: StoredQpc,
-    /// Bit w is set if writer w has made changes that are not yet written back.
+    /// Bit w is set if writer w has made changes that have not been written back yet.
     dirty: u8,
 }
 
@@ -66,7 +66,7 @@ impl KeyQpc {
         was_dirty
     }
 
-    /// Clears all dirty marks, because the whole context is being written.
+    /// Clears all dirty marks, because the whole context is being written back.
     pub(super) fn clear_dirty(&mut self) {
         self.dirty = 0;
     }

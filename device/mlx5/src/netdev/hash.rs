@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 const ESP: u8 = 50;
 const AUTHENTICATION_HEADER: u8 = 51;
 
-/// Bytes that a hash covers: at most 40, for two IPv6 addresses, two ports and an SPI.
+/// Bytes covered by a hash: at most 40, for two IPv6 addresses, two ports and an SPI.
 type Input = SmallVec<[u8; 64]>;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub enum Hash {
     Toeplitz { key: Box<Key>, fields: HashFields, symmetric: bool },
 }
 
-/// Hash that the CQE of a frame reports.
+/// Hash reported in a frame's CQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed {
     pub value: u32,
@@ -61,8 +61,8 @@ impl Hash {
     }
 }
 
-/// Returns the selected fields of a frame in the order source address, destination address, source port, destination
-/// port, SPI. The result is empty if the frame has no IP header of the selected version. Ports are left out if the
+/// Returns the selected fields of a frame, in this order: source address, destination address, source port, destination
+/// port, SPI. The result is empty if the frame has no IP header of the selected version. The ports are omitted if the
 /// frame has no header of the selected transport.
 fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> (Input, Hashed) {
     let (mut bytes, mut hashed) = (Input::new(), Hashed::default());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn symmetric_hash_ignores_exchange_of_addresses_or_ports() {
+    fn symmetric_hash_ignores_swapped_addresses_or_ports() {
         let [from, to] = THERE;
         let back = frame(6, [to, from]);
         assert_eq!(of(&toeplitz(ALL, true), &back).0, 0xeaef_677c);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn spi_of_ipsec_is_hashed() {
+    fn ipsec_spi_is_hashed() {
         let fields = HashFields { spi: true, source_port: false, destination_port: false, ..ALL };
         let hash = toeplitz(fields, false);
         let mut esp = frame(50, THERE);

@@ -1,4 +1,4 @@
-//! The Ethernet port: link, registers, vport, GIDs and RoCE (mlx5 interface, section 15).
+//! Tests of the Ethernet port: link, registers, vport, GIDs and RoCE (mlx5 interface, section 15).
 
 mod multicast;
 
@@ -72,10 +72,10 @@ fn enable_roce(driver: &mut Driver, enable: bool) {
     driver.ok(&Command::ModifyNicVportContext(modify, Bytes::default()));
 }
 
-/// Index of the GID that the tests use.
+/// Index of the GID used by the tests.
 const INDEX: u16 = 3;
 
-/// Creates a program on a device with an Ethernet port, with RoCE enabled and one GID.
+/// Creates a program on a device with an Ethernet port. RoCE is enabled, and the port has one GID.
 fn user(lid: u16, vlan: Option<u16>) -> User {
     let mut user = User::with(lid, Options::default());
     user.ok(&Command::SetRoceAddress(SetRoceAddress { index: INDEX, entry: entry(lid, vlan) }));
@@ -134,7 +134,7 @@ fn datagram_cqe_reports_header_and_vlan() {
         assert_eq!(
             (b.get(40, 100), b.get(20, 1)),
             (pattern(100, 9), vec![0x45]),
-            "the area has an IPv4 header"
+            "the GRH area contains an IPv4 header"
         );
         let entries = b.reap();
         let [Cqe::Received(receipt)] = entries[..] else { panic!("{entries:?}") };
@@ -165,7 +165,7 @@ fn multicast_datagram_reaches_attached_qp() {
     assert_eq!(syndromes(&b.reap()), [0]);
 }
 
-/// Section 15.3: only RoCE packets to a GID of the port go to the engine.
+/// Section 15.3: only RoCE packets addressed to one of the port's GIDs go to the engine.
 #[test]
 fn roce_packets_to_other_addresses_reach_netdev() {
     let (mut a, mut b) = pair(Service::Ud, None);
@@ -195,7 +195,7 @@ fn roce_packets_to_other_addresses_reach_netdev() {
     assert_eq!(count(&mut a, &mut b, (2, ipv4(2))), (2, 4));
 }
 
-/// The MAC of a GID, for example that of a macvlan device, can differ from that of the port.
+/// A GID can have a different MAC from the port, for example if it belongs to a macvlan device.
 #[test]
 fn gid_mac_can_differ_from_port_mac() {
     let (mut a, mut b) = (user(1, None), user(2, None));
@@ -332,7 +332,7 @@ fn gid_and_pkey_commands_check_indices() {
 }
 
 #[test]
-fn commands_of_other_port_type_are_rejected() {
+fn commands_for_other_port_type_are_rejected() {
     let mut driver = initialised_with_ethernet();
     for command in [Command::QueryHcaVportContext(BARE), Command::MadIfc(MadIfc::default())] {
         assert_eq!(driver.rejected(&command), Check::PortType);
@@ -353,7 +353,7 @@ fn commands_of_other_port_type_are_rejected() {
     ] {
         assert_eq!(driver.rejected(&command), Check::PortType, "{}", command.opcode().name());
     }
-    // Opcodes for flow tables and the objects of the netdev, except RMPs.
+    // Opcodes for flow tables and netdev objects, except RMPs.
     let netdev = |opcode: &&Opcode| matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x93c);
     for opcode in Opcode::ALL.iter().filter(netdev) {
         let mut input = vec![0; 0x600];
@@ -366,7 +366,7 @@ fn commands_of_other_port_type_are_rejected() {
 
 /// Section 20, M-22: QPs, SQs and RQs must not share numbers. Only an Ethernet port has SQs and RQs.
 #[test]
-fn numbers_of_sqs_and_rqs_are_not_assigned_to_qps() {
+fn sq_and_rq_numbers_are_not_assigned_to_qps() {
     for (port, next) in [(Port::Ethernet, 0x6000), (Port::InfiniBand, 0x4000)] {
         let setup = setup(1, Options { port, ..Options::default() });
         let mut qps = crate::resources::qp_numbers(&setup);

@@ -12,7 +12,7 @@ const BASE: u32 = 0x400;
 const SEND: u8 = 0x0a;
 const WRITE: u8 = 0x08;
 
-/// Creates a queue of four 128-byte slots, which follows a receive queue.
+/// Creates a send queue with four 128-byte slots, located after a receive queue.
 fn queue(mem: &Region, signal_all: bool) -> SendQueue {
     let geometry = Geometry { log_slots: 2, log_slot: 7 };
     let queue = WorkQueue { pd: mem.pd, lkey: mem.key, base: BASE, geometry };
@@ -92,8 +92,8 @@ fn record_may_be_ahead_of_doorbells() {
     }
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
-    // The doorbells for the second and third WQE arrive only now. The record read with a doorbell may be older than the
-    // doorbell.
+    // The doorbells for the second and third WQEs arrive only now. The doorbell record that is read along with a
+    // doorbell may be older than that doorbell.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
@@ -150,7 +150,7 @@ fn completion_is_signalled_by_queue_or_wqe() {
         let mut queue = queue(&mem, signal_all);
         post(&mem, 0, SEND, &send(signalled));
         queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();
-        let Fetch::Ready(taken) = queue.take(&mem) else { panic!("a WQE") };
+        let Fetch::Ready(taken) = queue.take(&mem) else { panic!("expected a WQE") };
         assert_eq!(taken.tag.signalled(), signal_all || signalled);
     }
 }
@@ -164,7 +164,7 @@ fn invalid_wqes_fail_and_queue_continues() {
         post(&mem, 1, SEND, &send(false));
         queue.accept_doorbell(&doorbell(0, 2, opcode, len), None).unwrap();
         let Fetch::Refused { wr_id, status: Status::LocalQpOperation } = queue.take(&mem) else {
-            panic!("refused");
+            panic!("expected the WQE to be refused");
         };
         assert_eq!(WorkTag::from_bits(wr_id).wqe(), BASE);
         assert_eq!(drain(&mut queue, &mem), [(BASE + 128, SEND)]);

@@ -1,4 +1,4 @@
-//! Datagrams: UD, QP1 and multicast (sections 6.7, 6.8, 8.1 to 8.4).
+//! Tests of datagrams: UD, QP1 and multicast (sections 6.7, 6.8 and 8.1 to 8.4).
 
 use card::frontend::testing::{exchange, pattern};
 use protocol::hca::mthca::modify::QpAttributes;
@@ -85,7 +85,7 @@ fn invalid_datagram_moves_send_queue_to_sqe() {
     a.post(&datagram(lid(2), QPN, QKEY, 0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0], 1));
-    // Use an address vector of a different protection domain.
+    // Use an address vector from a different protection domain.
     let mut foreign = datagram(lid(2), QPN, QKEY, 0, 8);
     if let Operation::Datagram { to, .. } = &mut foreign.operation {
         to.vector.pd = Pdn::new(2);
@@ -152,7 +152,7 @@ fn multicast_datagram_reaches_members_on_every_port() {
     assert_eq!(a.command(0x025, 0, 8192).0, index);
 }
 
-/// An entry of the multicast table has room for 56 QPs, and the driver adds no more.
+/// A multicast table entry has room for 56 QPs, and the driver never adds more.
 #[test]
 fn last_of_56_members_receives_datagram() {
     let (mut a, mut b) = User::pair(UD);
@@ -166,7 +166,7 @@ fn last_of_56_members_receives_datagram() {
     assert_eq!(b.reap().len(), 1);
 }
 
-/// Declares the QP as the device's QP1, and connects it.
+/// Makes the QP the device's QP1 and connects it.
 fn management(user: &mut User) {
     user.ok(0x023 | 1 << 12, &[], QPN);
     let mut context = qpc(UD, 0);
@@ -176,7 +176,7 @@ fn management(user: &mut User) {
     user.connect(&context);
 }
 
-/// Headers of a packet to QP1 of LID 2, as built by the driver (section 8.3).
+/// Headers of a packet sent to QP1 at LID 2, as built by the driver (section 8.3).
 const HEADERS: [u8; 28] = [
     0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00, //
     0x64, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x07, //
@@ -205,9 +205,9 @@ fn management_datagram_uses_software_headers() {
     let doorbell = a.post_bytes(0x0a, &wqe.concat());
     a.ring_doorbell(&doorbell);
     let frames = a.settle();
-    let [frame] = &frames[..] else { panic!("one frame") };
-    // BTH and DETH follow Ethernet, IPv4 and UDP. The byte that contains the migration bit is not compared, since that
-    // bit depends on the path.
+    let [frame] = &frames[..] else { panic!("expected one frame") };
+    // BTH and DETH follow the Ethernet, IPv4 and UDP headers. The byte that contains the migration bit is not compared,
+    // because that bit depends on the path.
     assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
     assert_eq!(frame[54..62], HEADERS[20..28]);
     b.hca.handle_frame(frame);

@@ -1,4 +1,4 @@
-//! Tests of port commands (37 to 171 of section 14.3) and port state changes (sections 3.5, 8.2 and 8.5).
+//! Tests of port commands (lines 37 to 171 in section 14.3) and port state changes (sections 3.5, 8.2 and 8.5).
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn registration_queries_succeed_while_port_is_down() {
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
     let node = attribute(&mut driver, 1, NODE_INFO, 0);
-    assert_eq!(node[..4], [1, 1, 1, 1], "versions, a channel adapter with one port");
+    assert_eq!(node[..4], [1, 1, 1, 1], "versions, and a channel adapter with one port");
     assert_eq!((&node[28..36], &node[37..40]), (&[0, 64, 0x62, 0x74, 0, 0, 0, 0xa0][..], &[0, 2, 0xc9][..]));
     for index in 0..32 {
         let info = attribute(&mut driver, 1, PORT_INFO, 1);
@@ -47,13 +47,13 @@ fn registration_queries_succeed_while_port_is_down() {
             (info[..16].to_vec(), info[32] & 0xf),
             ([&[0; 8][..], &[0xfe, 0x80, 0, 0, 0, 0, 0, 0]].concat(), 1)
         );
-        assert!(matches!(info[31], 1 | 2 | 4 | 8), "a width that software can decode");
-        assert_eq!(info[50], 32, "GIDs");
+        assert!(matches!(info[31], 1 | 2 | 4 | 8), "software can decode the width");
+        assert_eq!(info[50], 32, "number of GIDs");
         let guids = attribute(&mut driver, 1, GUID_INFO, index / 8);
         let own = Identity::from_lid(Lid::new(1)).gid();
         let first = if index < 8 { own[8..].to_vec() } else { vec![0; 8] };
         assert_eq!((&guids[..8], &guids[8..64]), (&first[..], &[0; 56][..]), "block {}", index / 8);
-        assert_eq!(first == node[20..28], index < 8, "the port's GUID is the first");
+        assert_eq!(first == node[20..28], index < 8, "the port's GUID comes first");
     }
     for index in 0..64 {
         let keys = attribute(&mut driver, 1, PKEY_TABLE, index / 32);
@@ -65,7 +65,7 @@ fn registration_queries_succeed_while_port_is_down() {
 }
 
 #[test]
-fn fabric_with_small_frames_limits_path_mtu() {
+fn fabric_frame_size_limits_path_mtu() {
     // Returns NeighborMTU and MTUCap (IBTA volume 1, section 14.2.5.6).
     let mtus = |driver: &mut Driver| {
         let info = attribute(driver, 1, PORT_INFO, 1);
@@ -143,16 +143,16 @@ fn closed_port_neither_receives_nor_replies() {
         255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10,
         77, 0, 2, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1,
     ];
-    let answers = |driver: &mut Driver| {
+    let replies = |driver: &mut Driver| {
         driver.hca.handle_frame(&ARP);
         driver.settle().len()
     };
     let mut driver = initialised();
-    assert_eq!(answers(&mut driver), 0, "the port is not open yet");
+    assert_eq!(replies(&mut driver), 0, "the port is not open yet");
     open_port(&mut driver);
-    assert_eq!(answers(&mut driver), 1);
+    assert_eq!(replies(&mut driver), 1);
     driver.ok(0x00a, &[], 1);
-    assert_eq!(answers(&mut driver), 0, "the port is closed");
+    assert_eq!(replies(&mut driver), 0, "the port is closed");
     let stats = driver.hca.port_stats();
     assert_eq!(stats.dropped(card::net::DropReason::LinkDown), 2);
 }
@@ -169,7 +169,7 @@ fn close_hca_brings_open_port_down() {
 }
 
 #[test]
-fn second_init_hca_starts_with_port_down() {
+fn port_is_down_after_second_init_hca() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     assert_eq!(port_state(&mut driver).0, 4, "active");
@@ -177,7 +177,7 @@ fn second_init_hca_starts_with_port_down() {
     assert_eq!(port_state(&mut driver).0, 1, "down");
 }
 
-/// Section 13.3: after the probe, SET_IB adds the capability bit of the connection manager.
+/// Section 13.3: after the probe, SET_IB adds the connection manager's capability bit.
 #[test]
 fn set_ib_stores_capability_mask() {
     let mut driver = initialised();
@@ -195,7 +195,7 @@ fn mad_ifc_drops_vendor_class_mads() {
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);
     assert_eq!(refused, CmdStatus::BadParam.code());
-    // MADs of vendor classes are dropped (section 8.2).
+    // Vendor-class MADs are dropped (section 8.2).
     let dropped = driver.with_inbox(MAD_IFC | 0x3000, &get(9, 0x10, 0), 1);
     assert_eq!(dropped, CmdStatus::BadPacket.code());
 }

@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// QPN as software uses it: index 14h with a generation.
+/// QPN as used by software: index 14h with a generation.
 pub(super) const QPN: u32 = 0x1_0014;
 pub(super) const CQN: u32 = 0x1_0011;
 pub(super) const SRQN: u32 = 0x11;
@@ -100,7 +100,7 @@ pub(super) fn remote(offset: u64) -> RemoteAddress {
     RemoteAddress { va: Va::new(DATA_VA + offset), rkey: Rkey::new(DATA_KEY.rotate_left(8)) }
 }
 
-/// Returns a context connected to the QP with the same number at LID `dlid`.
+/// Returns a context for a QP connected to the QP with the same number at LID `dlid`.
 pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
     let base = driver::qpc(kind, QPN, dlid);
     Qpc {
@@ -130,7 +130,7 @@ impl User {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// Creates a program with a driver whose device is in its power-on state.
+    /// Creates a program that uses the given driver, whose device is in its power-on state.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
@@ -223,15 +223,14 @@ impl User {
         self.driver.store(Bar::Bar2, u64::from(UAR) * 4096 + 0x20, &doorbell);
     }
 
-    /// Consumes an event of the CQ. `count` is the number of events consumed from the completion EQ, including this
-    /// one.
+    /// Consumes a CQ event. `count` is the number of events consumed from the completion EQ, including this one.
     pub(super) fn receive_event(&mut self, count: u32) {
         self.poke(EQ_BUFFERS[1] + 32 * u64::from(count - 1) + 31, &[0x80]);
         self.driver.write(EQ_SET_CI + 8, count);
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Writes the type and number to each doorbell record, as software does after creating the queues.
+    /// Writes the queue's type and number to each doorbell record, as software does after creating the queues.
     pub(super) fn tag_records(&mut self) {
         for (index, kind, number) in
             [(CQ_RECORD, 1, CQN), (SQ_RECORD, 3, QPN), (RQ_RECORD, 4, QPN), (SRQ_RECORD, 5, SRQN)]
@@ -263,7 +262,7 @@ impl User {
             .collect()
     }
 
-    /// Consumes and returns all unread entries of the CQ.
+    /// Consumes and returns all unread entries in the CQ.
     pub(super) fn reap(&mut self) -> Vec<Vec<u8>> {
         let entries = self.unread();
         for _ in &entries {
@@ -291,7 +290,7 @@ impl User {
         Qpc::parse(outbox[8..].try_into().unwrap())
     }
 
-    /// Returns all entries of the async EQ, each as an event type and an object number.
+    /// Returns all entries in the async EQ, each as an event type and an object number.
     pub(super) fn events(&mut self) -> Vec<(u8, u32)> {
         (0..)
             .map(|number| self.eqe(2, number))

@@ -210,7 +210,7 @@ impl Output {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits at most [`EOF_TIMEOUT`] for end of file, and returns the output.
+    /// Waits at most [`EOF_TIMEOUT`] for end of file, then returns the output.
     fn rest(&self) -> String {
         let (mut buffer, _) = self
             .changed
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn program_answers_lines_until_input_is_closed() {
+    fn program_replies_to_lines_until_input_is_closed() {
         let mut programs = Programs::default();
         let script = "echo ready; while read -r line; do echo \"got $line\"; done; echo end";
         let Spawned { program } = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap();

@@ -38,7 +38,7 @@ const TRANSPORTS: &[Transport] = &[
     Transport { name: "ud_verbs", protocols: "ud_verbs", tests: &[MESSAGES] },
 ];
 
-/// Known violations of the interface by UCX.
+/// Known interface violations in UCX.
 const EXPLAINED: &[Explained] = &[Explained {
     rule: "blue_flame",
     why: "with DevX, UCX assumes that every device has BlueFlame (it passes `UCT_IB_MLX5_BF_REG_SIZE` to \
@@ -61,9 +61,9 @@ const REMOTE_ACCESS: &[&str] = &[
     "-t get -D zcopy -s 65536 -n 100",
 ];
 
-/// Setting that keeps UCX from using DevX. Without DevX, UCX cannot use atomics over `rc_mlx5`. It would add an offset
-/// to each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), but only the indirect keys that UCX creates through
-/// DevX accept addresses with this offset.
+/// Setting that keeps UCX from using DevX. Without DevX, UCX cannot use atomics over `rc_mlx5`: it adds an offset to
+/// each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), and only the indirect keys that it creates through DevX
+/// accept addresses with this offset.
 const WITHOUT_DEVX: &[&str] = &["UCX_IB_MLX5_DEVX=n"];
 
 /// Arguments for UCX tests of atomics.

@@ -1,4 +1,4 @@
-//! Checks that strict mode reports no violation by the stock drivers, from loading to unloading.
+//! Checks that strict mode reports no violations by the stock drivers, from loading to unloading.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Programs that together use every kind of queue, and wait for events.
+/// Programs that together use every kind of queue and also wait for events.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong -e",
     "ibv_rc_pingpong -s 65537 -m 1024 -n 100",
@@ -50,22 +50,22 @@ impl Both {
 }
 
 async fn loads(pair: &mut StockPair) -> Result<()> {
-    let told = Both::by_now(pair).await?;
+    let before = Both::by_now(pair).await?;
     pair.load().await?;
-    told.expect_none_since(pair).await
+    before.expect_none_since(pair).await
 }
 
 async fn exchanges(pair: &mut StockPair, case: &str) -> Result<()> {
-    let told = Both::by_now(pair).await?;
+    let before = Both::by_now(pair).await?;
     let command = format!("{case} -c -d {}", pair.a.rdma_device());
     ping_pong(pair, &command).await?;
-    told.expect_none_since(pair).await
+    before.expect_none_since(pair).await
 }
 
 async fn unloads(pair: &mut StockPair) -> Result<()> {
-    let told = Both::by_now(pair).await?;
+    let before = Both::by_now(pair).await?;
     for node in [&mut pair.a, &mut pair.b] {
         node.vm.run_within(UNLOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await?;
     }
-    told.expect_none_since(pair).await
+    before.expect_none_since(pair).await
 }

@@ -1,4 +1,4 @@
-//! Checks that strict mode reports bugs planted in Linux's `mlx5_ib`. `mlx5_core` is Debian's unmodified module.
+//! Checks that strict mode reports bugs planted in Linux's `mlx5_ib`. `mlx5_core` is the unmodified Debian module.
 
 use anyhow::Result;
 

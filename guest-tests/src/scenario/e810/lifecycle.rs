@@ -23,7 +23,7 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Takes the port down and brings it back up, as an operator would. An event notifies the driver.
+/// Takes the port down and brings it back up, as an operator would. The driver is notified by an event.
 pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     for _ in 0..3 {
         probe.daemon.control(&["port", "down"]).await?;
@@ -70,8 +70,8 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Makes the driver reset the function, the core and the whole device, and checks that the driver recovers. The driver
-/// in kernel 6.12 does not support such resets.
+/// Makes the driver reset the function, the core and the whole device in turn, and checks that it recovers each time.
+/// The driver in kernel 6.12 does not support such resets.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     /// Components shared by a card's functions, as named by `ethtool`.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";
@@ -88,7 +88,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
         if said.contains("Operation not supported") {
             return Ok(());
         }
-        // The driver performs reset and recovery asynchronously.
+        // The driver performs the reset and the recovery asynchronously.
         let again = async {
             while probe.daemon.counter(counter).await? == before {
                 sleep(POLL).await;

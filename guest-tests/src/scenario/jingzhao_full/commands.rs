@@ -1,4 +1,5 @@
-//! All forms of all commands, in the order in which they are issued. Section numbers refer to the JingZhao interface.
+//! Every form of every command, in the order in which the commands are issued. Section numbers refer to the JingZhao
+//! interface.
 
 use agent::wire::{InParam, OutParam, RawCommand};
 
@@ -11,7 +12,7 @@ use super::spec::{Form, InModifier, Inbox, Row, SECTION_2, UNSUPPORTED};
 
 /// An address that is not backed by memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// A value for the bits of an object number that lie above the table's index mask.
+/// A value for the bits of an object number above the table's index mask.
 const ROLLING: u32 = 0x9c_0000;
 
 // These numbers are far above those that the agent uses, and refer to the last page of each table.
@@ -46,7 +47,7 @@ fn modified(op_modifier: u8, command: RawCommand) -> RawCommand {
     RawCommand { op_modifier, ..command }
 }
 
-/// Returns a command with one entry and zeroed mailboxes, which passes the checks of section 2.
+/// Returns a command that passes the checks in section 2, with one entry and zeroed mailboxes.
 fn plain(row: &Row) -> RawCommand {
     RawCommand {
         op_modifier: row.op_modifier.first(),
@@ -124,8 +125,8 @@ pub(super) fn generic(device: &Device) -> Script {
             script.tries(Form::NumberOver24Bits, numbered(0x7fff_ffff));
         }
         if let Inbox::Unmodified(_) = row.inbox {
-            // The command has an input mailbox only if op_modifier is 0. Also test the check of the object number
-            // without a mailbox.
+            // The command has an input mailbox only if op_modifier is 0. Also test the object number check without a
+            // mailbox.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {
@@ -162,7 +163,8 @@ pub(super) fn queries() -> Script {
     script
 }
 
-/// Returns the commands of sections 3.5 and 3.6, and other commands that fail while their ICM pages are unmapped (5.2).
+/// Returns the commands in sections 3.5 and 3.6, and other commands that fail while their ICM pages are unmapped
+/// (section 5.2).
 pub(super) fn icm(device: &Device) -> Script {
     const MAP: u16 = 0xffa;
     const UNMAP: u16 = 0xff9;
@@ -393,7 +395,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script
 }
 
-/// Returns a QPC for this service that uses the agent's queues and CQ.
+/// Returns a QPC for this service, with both queues in the device's queue region and completions in [`CQN`].
 fn image(device: &Device, service: u8) -> Mailbox {
     let queue = WorkQueue { lkey: device.lkey(), len: 0x4000, log_slot: 9, cqn: CQN };
     qpc(service, queue, queue)

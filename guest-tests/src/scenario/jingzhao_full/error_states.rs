@@ -1,4 +1,4 @@
-//! Work requests of both queues while the QP is in SQE, ERR or RESET.
+//! Work requests on both queues while the QP is in SQE, ERR or RESET.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1 and 10.5.

@@ -10,13 +10,13 @@ use anyhow::{Context, Result};
 /// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Scheduling statistics of a set of threads. Each value is a sum over all threads, and covers the time from the start
-/// of each thread.
+/// Scheduling statistics of a set of threads. Each value is a sum over all threads, counted since the start of each
+/// thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::scenario) struct Effort {
     /// Time that the threads spent on a CPU.
     pub(in crate::scenario) ran: Duration,
-    /// Time during which the threads were runnable but waited for a CPU.
+    /// Time during which the threads were runnable but waiting for a CPU.
     pub(super) waited: Duration,
     /// Number of voluntary context switches, each of which ends with a wake-up.
     pub(super) wakeups: u64,

@@ -1,5 +1,5 @@
-//! Event queue entries (EQE). The JingZhao documents do not define the format of an EQE, but section 8.4 of the
-//! interface specification does.
+//! Event queue entries (EQE). The JingZhao documents do not define the EQE format, but section 8.4 of the interface
+//! specification does.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.
@@ -15,13 +15,13 @@ use crate::ids::{Cqn, Qpn};
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the owner byte, which is the last byte of an EQE. Ownership works as for a CQE.
+/// Offset of the owner byte, which is the last byte of an EQE. Ownership works in the same way as for CQEs.
 pub const OWNER: usize = 31;
 
 /// Type of an event. The type code is also the bit number in the masks of MAP_EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// 00h: completion. It is always delivered to the EQ of the CQ; event masks do not apply.
+    /// 00h: completion. It is always delivered to the CQ's EQ; event masks do not apply.
     Completion,
     /// 02h: communication established. The first valid packet arrived while the QP was in RTR.
     CommunicationEstablished,
@@ -98,13 +98,13 @@ impl EventType {
         }
     }
 
-    /// Returns the bit of the event type in an event mask.
+    /// Returns the event type's bit in an event mask.
     pub const fn mask(self) -> u64 {
         1 << self.code()
     }
 }
 
-/// An asynchronous event of a QP.
+/// An asynchronous QP event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum QpEvent {
@@ -150,7 +150,7 @@ pub enum Eqe {
     /// The link state of the port changed.
     PortChange {
         port: u8,
-        /// Whether the port is active now.
+        /// Whether the port has become active.
         active: bool,
     },
     /// The device has an internal error.

@@ -24,7 +24,7 @@ pub enum IcmTable {
 }
 
 impl IcmTable {
-    /// Returns the table that an op_modifier selects.
+    /// Returns the table selected by an op_modifier.
     ///
     /// # Errors
     /// BAD_PARAM if the op_modifier is neither 1 nor 2.
@@ -42,7 +42,7 @@ impl IcmTable {
         Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
     }
 
-    /// Returns the op_modifier of the table; the inverse of [`IcmTable::from_op_modifier`].
+    /// Returns the op_modifier that selects the table. This is the inverse of [`IcmTable::from_op_modifier`].
     pub const fn op_modifier(self) -> u8 {
         match self {
             Self::Context => 1,

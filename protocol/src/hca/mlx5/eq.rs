@@ -20,7 +20,7 @@ layout! {
         @0x08[11:6]   page_offset: u8,
         /// Log2 of the number of entries.
         @0x0c[28:24]  log_entries: u8,
-        /// UAR page with the doorbells of the EQ.
+        /// UAR page that contains the EQ's doorbells.
         @0x0c[23:0]   uar: UarIndex,
         @0x14[11:0]   vector: u16,
         /// Page size of the ring, `4096 << log_page_size` bytes.

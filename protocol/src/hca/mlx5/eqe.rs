@@ -31,7 +31,7 @@ bitflags! {
         const CQ_ERROR = 1 << 0x04;
         /// A work queue could not be read.
         const WQ_CATASTROPHIC = 1 << 0x05;
-        /// The migration of a path has failed.
+        /// A path migration has failed.
         const PATH_MIGRATION_FAILED = 1 << 0x07;
         /// The device has an internal error.
         const INTERNAL_ERROR = 1 << 0x08;
@@ -103,7 +103,7 @@ codes! {
         Up = 4 "up",
         /// The port is initialised.
         Initialized = 5 "initialized",
-        /// The LID of the port has changed.
+        /// The port's LID has changed.
         Lid = 6 "lid",
         /// The P_Key table has changed.
         Pkey = 7 "pkey",
@@ -120,7 +120,7 @@ codes! {
 pub enum Eqe {
     /// 00h: a CQ has a new CQE.
     Completion(Cqn),
-    /// An event of a work queue, with one of the type codes of [`QueueEvent`].
+    /// A work queue event, with one of the type codes in [`QueueEvent`].
     Queue {
         event: QueueEvent,
         kind: QueueKind,
@@ -147,7 +147,7 @@ pub enum Eqe {
     },
     /// 12h: an SRQ could not be read.
     SrqCatastrophic(Srqn),
-    /// 14h: an SRQ has fewer entries than its limit.
+    /// 14h: the number of entries in an SRQ has fallen below its limit.
     SrqLimit(Srqn),
 }
 
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn eqe_fields_are_at_specified_offsets() {
-        // Example from section 22 for the CQ of the UMR QP.
+        // Example from section 22, for the CQ of the UMR QP.
         check(Eqe::Completion(Cqn::new(0x43)), &[(0x38, 0x43)]);
         check(Eqe::CqError(Cqn::new(0x43), CqFault::Access), &[(0, 0x4_0000), (0x20, 0x43), (0x28, 2)]);
         check(Eqe::InternalError, &[(0, 0x8_0000)]);

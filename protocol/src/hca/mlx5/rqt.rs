@@ -29,7 +29,7 @@ layout! {
     /// Fixed part of the MODIFY_RQT input. The RQ numbers follow.
     pub struct ModifyRqt[0x110] big_endian {
         @0x08[23:0]  rqtn: Rqtn,
-        /// Whether the list replaces the entries of the RQT.
+        /// Whether the list replaces the RQT's entries.
         @0x14[0]     has_entries: bool,
         /// Context with the new number of entries.
         @0x20        context: RqtContext,
@@ -49,7 +49,7 @@ layout! {
 pub struct RqNumbers<'a>(&'a [[u8; 4]]);
 
 impl<'a> RqNumbers<'a> {
-    /// Reads a list that fills `bytes`. An incomplete number at the end is ignored.
+    /// Parses all of `bytes` as a list. An incomplete number at the end is ignored.
     pub const fn parse(bytes: &'a [u8]) -> Self {
         Self(bytes.as_chunks().0)
     }

@@ -20,10 +20,10 @@ pub enum Interrupt {
     Pin,
 }
 
-/// Fields of an EQC that the device uses. A new EQ is armed.
+/// Fields of an EQC that the device uses. An EQ is armed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
-    /// Virtual address of the first entry, in the buffer's region.
+    /// Virtual address of the first entry, within the buffer's region.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,

@@ -6,8 +6,8 @@
 /// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// Inbox of MAD_IFC. For a MAD received from the wire, the driver appends fields of its receive completion (QP numbers,
-/// SL, path bits, source LID and P_Key index) and its GRH. This device ignores them.
+/// Inbox of MAD_IFC. For a MAD received from the wire, the driver appends the MAD's GRH and fields from the receive
+/// completion (QP numbers, SL, path bits, source LID and P_Key index). This device ignores the appended data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc;
 

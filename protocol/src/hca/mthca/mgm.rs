@@ -13,7 +13,7 @@ pub const GID_LEN: usize = 16;
 
 const MAX_QPS: usize = 56;
 
-/// An entry of the multicast table, as written by the driver.
+/// An entry in the multicast table, as written by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mgm([u8; Self::LEN]);
 
@@ -55,7 +55,7 @@ impl Mgm {
     }
 }
 
-/// Returns the hash bucket of a group, which is less than `buckets`. Returns 0 if `buckets` is 0.
+/// Returns a group's hash bucket: a number below `buckets`, or 0 if `buckets` is 0.
 pub fn hash(gid: &[u8; GID_LEN], buckets: u16) -> u16 {
     let words: [U16; GID_LEN / 2] = zerocopy::transmute!(*gid);
     let folded = words.into_iter().fold(0, |folded, word| folded ^ word.get());

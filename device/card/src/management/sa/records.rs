@@ -10,8 +10,8 @@ use crate::management::SM_LID;
 use crate::management::subnet::switch_port;
 use crate::management::subnet_switch;
 
-/// Attribute modifier of PortInfoRecord: match only the capability bits that are set in the request (section
-/// 15.2.5.3).
+/// Bit in the attribute modifier of PortInfoRecord: match only the capability bits that are set in the request (IBTA
+/// volume 1, section 15.2.5.3).
 const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
 /// Component mask bit of the capability mask in PortInfoRecord.
 const CAPABILITIES: u64 = 1 << 7;
@@ -46,8 +46,8 @@ pub(super) fn ports(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// If the request selects matching by capability bits, keeps only the records in which all of the requested bits are
-/// set. Returns the mask of the components that remain to be compared.
+/// If the request selects matching by capability bits, keeps only the records in which all requested bits are set.
+/// Returns the mask of the components that remain to be compared.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {
@@ -99,8 +99,8 @@ pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Returns the P_Key records of this HCA's own port. There are no records of other ports, because their
-/// tables are not queried.
+/// Returns the P_Key records of this HCA's own port. There are no records for other ports, because their tables are not
+/// queried.
 pub(super) fn pkeys(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let blocks = context.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {

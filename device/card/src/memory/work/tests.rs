@@ -196,7 +196,7 @@ fn remote_invalidation_requires_remote_rights() {
     assert_eq!(
         keys.remote_invalidate(NEIGHBOUR, Rkey::new(FAST | 2)),
         Ok(()),
-        "any QP of the PD may invalidate the region"
+        "any QP in the PD may invalidate the region"
     );
     assert_eq!(check(&keys, OWNER, FAST | 2, START, Access::RemoteRead), Err(AccessError::Invalid));
 
@@ -263,7 +263,11 @@ fn type_1_window_can_be_rebound() {
     assert_eq!(invalidate(&mut keys, OWNER, WINDOW | 2), Err(AccessError::Kind));
     bound(&mut keys, Bind { len: 0, ..bind(WINDOW | 3, WindowKind::Type1) }).unwrap();
     assert_eq!(check(&keys, OWNER, WINDOW | 3, START, Access::RemoteRead), Err(AccessError::Invalid));
-    assert_eq!(keys.deregister(1).map(|entry| entry.key()), Ok(lkey(REGION)), "no window is bound any more");
+    assert_eq!(
+        keys.deregister(1).map(|entry| entry.key()),
+        Ok(lkey(REGION)),
+        "the region has no bound windows left"
+    );
 }
 
 #[test]
@@ -391,7 +395,7 @@ fn expected(pages: Pages, nth: u64) -> u64 {
 }
 
 proptest! {
-    /// Tests any byte of any region, and of any window on the region, with all kinds of page lists.
+    /// Tests an arbitrary byte of an arbitrary region, directly and through a window, with all kinds of page lists.
     #[test]
     fn registered_addresses_translate_through_any_page_list(
         pages in pages(),

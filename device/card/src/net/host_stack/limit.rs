@@ -1,5 +1,5 @@
-//! Limits the rate of answers. Received frames determine where this port sends answers, but must not determine
-//! how many answers it sends.
+//! Limits the rate of replies. Received frames determine where this port sends replies, but must not determine how many
+//! replies it sends.
 
 use std::array;
 use std::num::NonZeroU32;
@@ -9,26 +9,26 @@ use protocol::ids::MacAddr;
 
 use crate::rate::Bucket;
 
-/// Maximum number of answers per second to one sender, over all protocols. Bursts of a tenth of this number are
+/// Maximum number of replies per second to one sender, across all protocols. Bursts of a tenth of this number are
 /// permitted. Normal traffic stays far below the limit.
-const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
+const REPLIES_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
 /// Number of buckets. A hash of the sender's MAC selects the bucket, so several senders may share one. One bucket per
 /// MAC would not limit the total rate, because a sender can invent any number of MACs.
 const BUCKETS: usize = 64;
 
-/// Token buckets for answers, each shared by the senders that hash to it.
+/// Token buckets for replies, each shared by the senders that hash to it.
 #[derive(Debug)]
 pub(super) struct AnswerLimit([Bucket; BUCKETS]);
 
 impl Default for AnswerLimit {
     fn default() -> Self {
-        Self(array::from_fn(|_| Bucket::new(ANSWERS_PER_SECOND)))
+        Self(array::from_fn(|_| Bucket::new(REPLIES_PER_SECOND)))
     }
 }
 
 impl AnswerLimit {
-    /// Takes a token for an answer to a sender. Returns whether the answer is permitted.
+    /// Takes a token for a reply to a sender. Returns whether the reply is permitted.
     pub(super) fn take(&mut self, now: Instant, sender: MacAddr) -> bool {
         self.0.get_mut(bucket(sender)).is_some_and(|bucket| bucket.take(now))
     }

@@ -1,4 +1,4 @@
-//! The neighbour table: maps IP addresses to MACs.
+//! The neighbour table, which maps IP addresses to MACs.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -39,13 +39,13 @@ enum Entry {
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     dynamic_count: usize,
-    /// Pair for which [`Neighbours::conflicts_with_static`] last returned false. Cached to speed up the check of
+    /// Pair for which [`Neighbours::conflicts_with_static`] last returned false. Cached to speed up checks of
     /// successive frames from one peer. Only a new static entry can change the result.
     admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
 
 impl Neighbours {
-    /// Adds a static entry, unless the address already has one with another MAC.
+    /// Adds a static entry, unless the address already has one with a different MAC.
     pub(super) fn add_static(&mut self, ip: IpAddr, mac: MacAddr) {
         if self.conflicts_with_static(ip, mac) {
             return;
@@ -58,14 +58,14 @@ impl Neighbours {
         }
     }
 
-    /// Removes the static entry of `ip` if it has this MAC.
+    /// Removes the static entry for `ip` if it has this MAC.
     pub(super) fn remove_static(&mut self, ip: IpAddr, mac: MacAddr) {
         if matches!(self.entries.get(&ip), Some(Entry::Static(owner)) if *owner == mac) {
             self.entries.remove(&ip);
         }
     }
 
-    /// Returns whether `ip` has a static entry with another MAC.
+    /// Returns whether `ip` has a static entry with a different MAC.
     pub(super) fn conflicts_with_static(&self, ip: IpAddr, mac: MacAddr) -> bool {
         if self.admitted.get() == Some((ip, mac)) {
             return false;

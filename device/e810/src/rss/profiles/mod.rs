@@ -18,7 +18,7 @@ use protocol::hca::e810::packet_type::PacketType;
 
 use crate::vsi::VsiNumber;
 
-/// Number of packet types. A packet type has ten bits.
+/// Number of packet types. A packet type is a ten-bit number.
 const PACKET_TYPES: usize = 1024;
 
 /// Number of entries in the TCAM that selects a profile.
@@ -26,7 +26,7 @@ const PACKET_TYPES: usize = 1024;
 /// Bound: limits the number of comparisons per frame and the memory that a driver can make the device allocate.
 const TABLE_PLACES: u16 = 512;
 
-/// Packet type groups of the package.
+/// Packet type groups defined by the package.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PacketGroups(Option<Arc<[u8; PACKET_TYPES]>>);
 
@@ -61,8 +61,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Converts a TCAM entry. Returns `None` if the entry cannot match any key. Drivers write such an entry
-    /// to delete the previous one.
+    /// Converts a TCAM entry. Returns `None` if the entry cannot match any key. Drivers write such an entry to delete
+    /// the existing one.
     fn new(entry: &TableEntry) -> Option<Self> {
         let (zeros, ones) = (bits(entry.zeros), bits(entry.ones));
         let possible = zeros | ones == bits([0xff; LookupKey::LEN]);

@@ -30,7 +30,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, FatalError> {
-        // Bounded, because a guest can link a chain of NOPs to itself.
+        // Bounded, because a guest can link a chain of NOPs back to itself.
         for _ in 0..limits::REQUESTS_PER_STEP {
             if self.rnr_state.is_waiting() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
                 return Ok(Step::Idle);
@@ -91,7 +91,8 @@ impl Requester {
         let mut older = self.queue.iter().take(self.cursor);
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
-            // Older requests may be retransmitted and then gather their data again through the key to be invalidated.
+            // Older requests may be retransmitted, and would then gather their data again through the key to be
+            // invalidated.
             _ if matches!(request.wr.op, SendOp::Local(LocalOp { wait_for_older: true, .. })) => {
                 Some(StallReason::Invalidation)
             }
@@ -116,7 +117,7 @@ impl Requester {
         match self.next.cmp(&recv_packet) {
             Ordering::Less => false,
             Ordering::Equal => beyond > 1 && self.in_flight() > 0,
-            // The message continues once its probe packet is acknowledged.
+            // The message continues when its probe packet has been acknowledged.
             Ordering::Greater => self.cursor > 0 || ahead(self.unacked, request.first) <= recv_packet,
         }
     }
@@ -154,9 +155,9 @@ impl Requester {
     /// longer READ is split into chunks of half a window, at most two of which are outstanding, so that responses
     /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
     ///
-    /// Chunks end at multiples of their size, which only changes by halving. Therefore, the responder has executed
-    /// either all packets of a repeated chunk or none of them. A partly executed chunk would be neither new nor a
-    /// duplicate.
+    /// Chunks end at multiples of their size, and the size only changes by halving. Therefore, the responder has
+    /// executed either all packets of a repeated chunk or none of them. A partially executed chunk would be neither new
+    /// nor a duplicate.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
@@ -186,7 +187,7 @@ impl Requester {
         self.send_headers_only(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, packets)
     }
 
-    /// Returns the part of the current READ that the next request packet requests.
+    /// Returns the part of the current READ to request with the next request packet.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
         // If no response has arrived, repeat the READ unchanged. Its length did not cause the loss, because at least
@@ -309,8 +310,8 @@ impl Requester {
     }
 }
 
-/// Returns the index of the packet that consumes a receive request: the first of a SEND, the last of a WRITE with
-/// immediate.
+/// Returns the index of the packet that consumes a receive request: the first packet of a SEND, or the last packet of a
+/// WRITE with immediate.
 fn recv_packet_index(request: &Request) -> Option<u32> {
     match request.wr.op {
         SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Some(0),

@@ -1,4 +1,4 @@
-//! Tests of limits, and of the number of steps that a frame takes in the largest tables.
+//! Tests of limits, and of the number of steps needed to evaluate a frame in the largest tables.
 
 use super::frames::{OWN, arp, tcp4};
 use super::*;
@@ -17,7 +17,7 @@ fn source(number: u32) -> OuterHeaders {
     OuterHeaders { src_ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d], ..ANY }
 }
 
-/// Fills a group that compares all fields, and evaluates a frame that only its last entry matches.
+/// Fills a group that compares all fields, and evaluates a frame that matches only the group's last entry.
 fn evaluate_among(entries: usize) {
     let mut steering = Steering::default();
     let last = u32::try_from(entries).unwrap() - 1;
@@ -39,12 +39,12 @@ fn evaluate_among(entries: usize) {
     steering.set(Place { table, group, index: 0 }, source(0), fate(Fate::Allow));
     steps::take();
     assert_eq!(tirs(&steering, &frame), [1]);
-    // A node of a B-tree has at most 11 values, and a tree of 2^20 values at most 8 levels.
+    // A B-tree node has at most 11 values, and a tree of 2^20 values has at most 8 levels.
     let steps = steps::take();
     assert!(steps.lookups == 1 && steps.comparisons <= 11 * 8 + 1, "{entries} entries: {steps:?}");
 }
 
-/// Returns whether tests may take minutes.
+/// Returns whether tests may run for minutes.
 fn is_daily() -> bool {
     std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty())
 }
@@ -89,7 +89,7 @@ fn forwarded_copies_do_not_multiply_lookups() {
 }
 
 #[test]
-fn equal_entries_do_not_slow_changes() {
+fn identical_entries_do_not_slow_deletion() {
     let mut steering = Steering::default();
     let table = Build::table(&mut steering, 1, 24, None);
     let group = steering.group(table, [0, 0xff_ffff], ANY);
@@ -106,7 +106,7 @@ fn equal_entries_do_not_slow_changes() {
 }
 
 #[test]
-fn long_chain_ends_after_hop_limit() {
+fn long_chain_ends_at_hop_limit() {
     let mut steering = Steering::default();
     let mut next = steering.catch_all(255, forward(&[tir(1)]));
     let mut chain = vec![next];
@@ -122,7 +122,7 @@ fn long_chain_ends_after_hop_limit() {
 
 /// Each table forwards 32 copies to the next one.
 #[test]
-fn copies_of_frame_are_bounded() {
+fn number_of_frame_copies_is_limited() {
     let mut steering = Steering::default();
     let mut root = steering.catch_all(255, forward(&[tir(1); 32]));
     for level in (0..40).rev() {
@@ -154,7 +154,7 @@ fn tables_groups_and_counters_are_limited() {
 }
 
 #[test]
-fn destinations_of_all_entries_are_limited() {
+fn total_number_of_destinations_is_limited() {
     let mut steering = Steering::default();
     let table = Build::table(&mut steering, 0, 24, None);
     let group = steering.group(table, [0, 0xff_ffff], ANY);

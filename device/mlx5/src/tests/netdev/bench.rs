@@ -1,4 +1,4 @@
-//! A device without an HCA around it, so that a test can decide which TIRs receive a frame.
+//! A device without the surrounding HCA, so that a test can decide which TIRs receive a frame.
 
 use card::frontend::table::{Page, TableContext};
 use card::frontend::{Context, Frontend as _};
@@ -28,7 +28,7 @@ pub(super) struct Bench {
     interrupts: Interrupts,
     pub(super) monitor: Monitor,
     pub(super) link: Link,
-    /// TIRs that receive every frame, unless the flow tables select the TIRs.
+    /// TIRs that receive every frame. Not used if the flow tables select the TIRs.
     pub(super) tirs: Vec<Tirn>,
     pub(super) uses_flow_tables: bool,
     now: Instant,
@@ -85,7 +85,7 @@ impl Bench {
         self.mlx5.resources_mut().unwrap()
     }
 
-    /// Advances the clock to the next deadline. Panics if there is none.
+    /// Advances the clock to the next deadline and handles it. Panics if there is no deadline.
     pub(super) fn expire(&mut self) {
         self.now = self.next_deadline().unwrap();
         let cx = &mut context!(self);
@@ -100,14 +100,14 @@ impl Bench {
         self.mlx5.explain_queue(Qpn::new(number)).unwrap_or_default()
     }
 
-    /// Returns the page of a table that starts at `from`.
+    /// Returns one page of a table, starting at row `from`.
     pub(super) fn page(&self, name: &str, from: u64) -> Page {
         let table = Mlx5::TABLES.iter().find(|table| table.spec.name == name).unwrap();
         let Self { engine, monitor, port, .. } = self;
         (table.page)(&self.mlx5, &TableContext { engine, addresses: port.addresses(), monitor, from })
     }
 
-    /// Returns the cells of the first page of a table, with each row joined by spaces.
+    /// Returns the first page of a table, as one string per row with the cells separated by spaces.
     pub(super) fn table(&self, name: &str) -> Vec<String> {
         self.page(name, 0).rows.cells().iter().map(|row| row.join(" ")).collect()
     }
@@ -156,7 +156,7 @@ impl Bench {
 
 impl drivers::Bus for Bench {
     fn configure(&mut self, offset: u64, bytes: &[u8]) {
-        // The bench has no MSI-X gate for the effect to open.
+        // The bench has no MSI-X gate, so the effect of the write can be ignored.
         let _effect = self.config.write(offset, bytes);
     }
 

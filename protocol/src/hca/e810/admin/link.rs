@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "set MAC loopback".
     pub struct SetMacLoopback[16] {
-        /// The MAC receives only its own frames, and none from the wire.
+        /// The MAC receives its own frames, and none from the wire.
         @0[0]    enable: bool,
     }
 }
@@ -44,7 +44,7 @@ layout! {
 }
 
 layout! {
-    /// Buffer of "set PHY configuration".
+    /// Buffer for "set PHY configuration".
     pub struct PhyConfig[24] {
         /// Allowed PHY types, one bit each.
         @0   phy_low: u64 => Hex,

@@ -198,8 +198,8 @@ impl SingleAction {
 }
 
 layout! {
-    /// Header of a large action or VSI list, between the [`RuleHeader`] and the entries. An action entry has four
-    /// bytes, and a VSI entry has two.
+    /// Header of a large action or VSI list, between the [`RuleHeader`] and the entries. An action entry is four bytes
+    /// long, and a VSI entry is two bytes long.
     pub struct RuleList[4] {
         /// Index of the large action or VSI list.
         @0  index: u16,
@@ -209,7 +209,7 @@ layout! {
 }
 
 layout! {
-    /// One action of a large action.
+    /// One of the actions in a large action.
     pub struct LargeAction[4] {
         /// Kind of action: 0 for forward. Other kinds do not affect forwarding.
         [2:0]   kind: u8,
@@ -237,7 +237,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The rule is the example in section 16.3. It matches the function's MAC address.
+    /// Example from section 16.3: a rule that matches the function's MAC address.
     #[test]
     fn parses_mac_rule_example() {
         let rule = [

@@ -135,7 +135,7 @@ impl Field for QpState {
 }
 
 layout! {
-    /// CQP WQE of "Create QP" and "Modify QP".
+    /// CQP WQE for "Create QP" and "Modify QP".
     pub struct QpCommand[64] {
         /// In "Modify QP": new maximum segment size.
         @8[45:32]   mss: u16,
@@ -175,7 +175,7 @@ layout! {
 }
 
 layout! {
-    /// CQP WQE of "Destroy QP".
+    /// CQP WQE for "Destroy QP".
     pub struct DestroyQp[64] {
         /// Address of the context.
         @16         context: Iova,
@@ -191,19 +191,19 @@ layout! {
 }
 
 layout! {
-    /// CQP WQE of "Flush WQEs", which can also generate an asynchronous event.
+    /// CQP WQE for "Flush WQEs", which can also generate an asynchronous event.
     pub struct FlushQp[64] {
         /// Type of the event.
         @8[15:0]    event: u16 => Hex,
         /// Source of the event.
         @8[19:16]   source: u8,
-        /// Minor error code of flushed receives.
+        /// Minor error code for flushed receives.
         @16         rq_minor: u16,
-        /// Major error code of flushed receives.
+        /// Major error code for flushed receives.
         @18         rq_major: u16,
-        /// Minor error code of flushed sends.
+        /// Minor error code for flushed sends.
         @20         sq_minor: u16,
-        /// Major error code of flushed sends.
+        /// Major error code for flushed sends.
         @22         sq_major: u16,
         @24[23:0]   qpn: Qpn,
         @24[59]     generate_event: bool,
@@ -216,8 +216,8 @@ layout! {
     }
 }
 
-/// Queues in which "Flush WQEs" found requests. The minor code of the completion reports them. A driver that has posted
-/// requests but gets [`FlushedQueues::Neither`] assumes that the flush failed.
+/// Queues in which "Flush WQEs" found requests, as reported in the minor code of the completion. A driver that has
+/// posted requests but gets [`FlushedQueues::Neither`] assumes that the flush failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushedQueues {
     /// Neither queue had requests.
@@ -263,9 +263,9 @@ impl FlushedQueues {
 }
 
 layout! {
-    /// CQP WQE of "Suspend QP" and "Resume QP".
+    /// CQP WQE for "Suspend QP" and "Resume QP".
     pub struct SuspendQp[64] {
-        /// In "Resume QP": new queue set of the QP.
+        /// In "Resume QP": the QP's new queue set.
         @16         set: u16,
         @24[23:0]   qpn: Qpn,
     }

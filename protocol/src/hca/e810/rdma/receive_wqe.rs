@@ -1,4 +1,4 @@
-//! Receive WQEs. All WQEs of a queue have the same length: 1, 2, 4 or 8 quanta.
+//! Receive WQEs. All WQEs in a queue have the same length: 1, 2, 4 or 8 quanta.
 //!
 //! # Spec
 //! E810 interface, section 13.5.

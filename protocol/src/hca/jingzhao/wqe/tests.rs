@@ -235,15 +235,15 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns the number of written data units in a slot, and what ends the written part. Assumes that no region has key
-/// FFFFFFFFh.
+/// Returns the number of data units written to a slot, and what follows the last of them. Assumes that no region has
+/// key FFFFFFFFh.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)
 }
 
 #[test]
-fn example_receives_are_posted() {
+fn example_receive_wqes_are_posted() {
     assert!(RecvWqe::is_valid(&RECV_LIBRARY) && !RecvWqe::is_valid(&RECV_KERNEL));
     assert!(RecvWqe::is_posted_without_valid_bit(&RECV_KERNEL, false));
     for slot in [RECV_LIBRARY, RECV_KERNEL] {
@@ -274,7 +274,7 @@ fn linked_slot_without_data_is_not_posted() {
     );
 }
 
-/// Drivers write the length, the key and the address of a unit, in this order.
+/// Drivers write the length, the key and the address of a unit, in that order.
 #[test]
 fn partially_written_data_unit_is_ignored() {
     let written = &RECV_LIBRARY[16..32];

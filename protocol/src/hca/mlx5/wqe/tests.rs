@@ -1,4 +1,4 @@
-//! Tests WQEs against the bytes in the golden traces and in section 22 of the mlx5 interface.
+//! Tests WQEs against bytes from the golden traces and from section 22 of the mlx5 interface.
 
 use super::*;
 use crate::hca::mlx5::mkey::AccessMode;
@@ -98,7 +98,7 @@ fn atomic_requires_8_byte_result() {
 }
 
 #[test]
-fn datagram_segment_has_short_and_long_form() {
+fn datagram_segment_has_short_and_long_forms() {
     let short = bytes(&[0x0a, 0x8003, 8, 0, 0x8001_0000, 0, 1, 0x0385_0012, 4, 0x801, 0, 0x1000]);
     let send = round_trip(&short, Service::Qp1);
     let Operation::Datagram(to) = send.operation else { panic!("{send:?}") };
@@ -151,7 +151,7 @@ fn malformed_wqes_are_rejected() {
 }
 
 #[test]
-fn segments_of_nop_are_ignored() {
+fn nop_segments_are_ignored() {
     let wqe = bytes(&[0, 0x8502, 8, 0, 0x8000_0fff, 1, 2, 3]);
     let nop = SendWqe::parse(&wqe, Service::Rc, Qpn::new(0x85)).unwrap();
     assert_eq!((nop.operation, nop.data.len()), (Operation::Nop, 0));
@@ -176,7 +176,7 @@ fn receive_length_excludes_padding_flag() {
 }
 
 #[test]
-fn srq_entry_links_to_next() {
+fn srq_entry_contains_index_of_next_entry() {
     let entry = bytes(&[7, 0, 0, 0, 0x200, 0xb04, 0, 0x1000]);
     let parsed = SrqEntry::parse(&entry).unwrap();
     assert_eq!((parsed.next, parsed.wqe.capacity()), (7, 0x200));
