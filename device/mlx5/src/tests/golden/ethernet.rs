@@ -26,7 +26,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 1]);
 
 /// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
 /// devices.
-fn expected_of_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
+fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     let mut output = expected(heading, command, recorded, ours);
     let take_own = |output: &mut [u8], first: usize, len: usize| {
         output[first..first + len].copy_from_slice(&ours[first..first + len]);
@@ -95,7 +95,7 @@ impl Session<'_> {
         let command = Command::parse(input).unwrap();
         self.queues.prepare(self.driver, &command);
         let ours = self.driver.execute(input, recorded.len());
-        assert_eq!(ours, expected_of_ethernet(heading, &command, recorded, &ours), "{heading}");
+        assert_eq!(ours, expected_for_ethernet(heading, &command, recorded, &ours), "{heading}");
         self.queues.apply(self.driver, &command, &ours);
         // The command that destroys the command EQ raises no event.
         if by_event && !heading.starts_with("478 ") {
