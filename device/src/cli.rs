@@ -142,7 +142,7 @@ pub struct ReplayArgs {
 }
 
 impl Cli {
-    /// Returns the origin of the configuration for messages: the file, or the command line.
+    /// Returns the origin of the configuration, for use in messages: the file or the command line.
     pub fn origin(&self) -> &Path {
         self.config.as_deref().unwrap_or(COMMAND_LINE.as_ref())
     }
@@ -167,8 +167,8 @@ impl Cli {
         Ok(config)
     }
 
-    /// Returns the configuration file if it is a regular file and can thus be reloaded. Reading a pipe again would
-    /// block until a writer opens it.
+    /// Returns the configuration file if it is a regular file and can therefore be reloaded. Reading a pipe again would
+    /// block until a writer opens the pipe.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }

@@ -1,4 +1,4 @@
-//! Tests recording and replaying as a user does: a daemon writes a record, and `hcad replay` replays it.
+//! Tests recording and replaying from the user's perspective: a daemon writes a record, and `hcad replay` replays it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -80,7 +80,7 @@ fn replay_command_reproduces_recording() {
     assert_eq!(
         numbers,
         [&(1..=10).collect::<Vec<_>>()[..], &[10]].concat(),
-        "ten steps, and then their number"
+        "ten steps, followed by the step count"
     );
     assert!(lines[lines.len() - 3].starts_with("    "), "the last step is shown with its effects:\n{text}");
 
@@ -131,7 +131,7 @@ fn replay_trace_has_original_times() {
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // The daemon writes data to the file with a short delay. Once written, the data survives even if the daemon is
+    // The daemon writes data to the file with a short delay. Data that is in the file survives even if the daemon is
     // killed.
     let text = until("the last step in the file", || {
         let text = replay_ok(&record, &["--steps"]);
@@ -154,7 +154,7 @@ fn replay_that_differs_from_recording_fails() {
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
     daemon.child.wait().unwrap();
-    // Change the device in the header without changing the length of the header.
+    // Change the device in the header without changing the header's length.
     let folder = TempDir::new().unwrap();
     let other = folder.path().join("other");
     fs::write(&other, renamed(&fs::read(&record).unwrap(), br#""jingzhao""#, br#""mthca"   "#)).unwrap();

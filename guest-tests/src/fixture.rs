@@ -23,8 +23,9 @@
 //! # anyhow::Ok(())
 //! ```
 //!
-//! The fixture runs the programs `guest-lab`, `hcad` and `hcactl` in the directory `HCAD_PROGRAMS`. If that variable is
-//! not set, it uses those that Cargo built beside the test. If the test process is killed, the guests stop as well.
+//! The fixture runs the programs `guest-lab`, `hcad` and `hcactl` from the directory in the environment variable
+//! `HCAD_PROGRAMS`. If that variable is not set, the fixture uses the programs that Cargo built alongside the test. If
+//! the test process is killed, the guests stop as well.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -39,15 +40,15 @@ use crate::programs;
 pub use crate::testbed::kind::Kind;
 use crate::testbed::protocol::{Description, GuestDescription};
 
-/// Time limit of [`Guest::run_until_success`].
+/// Time limit for [`Guest::run_until_success`].
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval between two attempts of [`Guest::run_until_success`].
+/// Interval between attempts in [`Guest::run_until_success`].
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Number of testbeds that this process has booted, for unique names.
+/// Number of testbeds that this process has booted, used to create unique names.
 static BOOTED: AtomicU32 = AtomicU32::new(0);
 
-/// Two guests with RDMA devices on one fabric. Dropping it stops them.
+/// Two guests with RDMA devices on one fabric. The guests are stopped on drop.
 #[derive(Debug)]
 pub struct Pair {
     pub a: Guest,
@@ -65,7 +66,7 @@ impl Pair {
         Self::boot_with(kind, &[])
     }
 
-    /// Boots two guests with additional options of `guest-lab up`, such as `--strict` or `--share=target:/t`.
+    /// Boots two guests with additional options for `guest-lab up`, such as `--strict` or `--share=target:/t`.
     ///
     /// # Errors
     /// Fails if an option is invalid. All other errors are the same as for [`Self::boot`].
@@ -85,8 +86,8 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Boots guests with these options of `guest-lab up`. Returns the testbed, which stops the guests when it is
-    /// dropped, and the guests in the order of their names.
+    /// Boots guests with these options for `guest-lab up`. Returns the testbed, which stops the guests when it is
+    /// dropped, and the guests ordered by name.
     ///
     /// # Errors
     /// Same as for [`Pair::boot_with`].
@@ -124,7 +125,7 @@ impl Drop for Testbed {
     }
 }
 
-/// A running guest of a testbed.
+/// A running guest in a testbed.
 #[derive(Clone, Debug)]
 pub struct Guest {
     program: PathBuf,
@@ -138,7 +139,7 @@ impl Guest {
         self.description.name.to_string()
     }
 
-    /// Returns the guest's address on the Ethernet between the guests.
+    /// Returns the guest's address on the Ethernet network between the guests.
     pub fn ip(&self) -> Ipv4Addr {
         self.description.ip
     }
@@ -153,8 +154,8 @@ impl Guest {
         self.description.rdma_device.as_deref()
     }
 
-    /// Returns a command that runs a program in the guest, as `guest-lab exec` does: as root, with its input, output and
-    /// exit status. Killing the process also ends the program in the guest.
+    /// Returns a command that runs a program in the guest as root, through `guest-lab exec`. The program's input,
+    /// output and exit status are passed through. Killing the command's process also ends the program in the guest.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(&self.program);
         let target = format!("{}:{}", self.testbed, self.description.name);
@@ -162,7 +163,7 @@ impl Guest {
         command
     }
 
-    /// Runs a program without input, and returns its standard output. The program must succeed.
+    /// Runs a program without input and returns its standard output. The program must succeed.
     ///
     /// # Errors
     /// Fails if the program does not succeed. The error contains its output.

@@ -1,6 +1,6 @@
-//! A Python program that runs in a guest. It reads one request per line, and answers each request with one line.
+//! A Python program that runs in a guest. It reads one request per line and replies to each request with one line.
 //!
-//! A request is `{"do": NAME, ...}`, and its answer is `{"ok": VALUE}` or `{"error": TEXT}`.
+//! A request is `{"do": NAME, ...}`, and the reply is `{"ok": VALUE}` or `{"error": TEXT}`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::tools;
 use crate::vm::Vm;
 
-/// Time allowed for an answer, in addition to the request's own time limit.
+/// Time allowed for a reply, in addition to the request's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +31,10 @@ impl LineProgram {
         Ok(Self { program: vm.call(Spawn { argv }).await?.program })
     }
 
-    /// Sends a request with a time limit and returns the answer.
+    /// Sends a request with a time limit and returns the reply.
     ///
     /// # Errors
-    /// The program rejects the request, does not answer in time, or has exited.
+    /// The program rejects the request, does not reply in time, or has exited.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         limit: Duration,
@@ -64,7 +64,7 @@ impl LineProgram {
         }
     }
 
-    /// Stops the program, which destroys all its objects.
+    /// Stops the program by closing its input. All of the program's objects are destroyed.
     ///
     /// # Errors
     /// The program does not exit within `limit`.

@@ -1,11 +1,11 @@
 //! The parts of a device that all device interfaces share.
 //!
-//! [`hca::Hca`] is one device. It connects the vfio-user server, guest memory, the engine, the port and the
-//! fabric with a front-end, which implements [`frontend::Frontend`]. The crate depends on `protocol` and
-//! `engine`, and on no front-end. `ARCHITECTURE.md` in the parent folder describes the crate's modules.
+//! [`hca::Hca`] is one device. It connects the vfio-user server, guest memory, the engine, the port and the fabric to a
+//! front-end, which implements [`frontend::Frontend`]. The crate depends on `protocol` and `engine`, but not on any
+//! front-end. `ARCHITECTURE.md` in the parent folder describes the crate's modules.
 //!
-//! The feature `testing` adds simulated guests and similar helpers, for the unit tests of this crate and of
-//! other crates.
+//! The feature `testing` adds simulated guests and similar helpers for the unit tests of this crate and of other
+//! crates.
 
 pub mod capabilities;
 pub mod capture;

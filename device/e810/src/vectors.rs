@@ -5,12 +5,12 @@
 //! driver enables the vector again. No cause is therefore lost or signalled twice, even if the driver or the VMM masks
 //! the vector for a long time.
 //!
-//! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time
-//! between two signals. If several causes are pending, the shortest interval applies. If at least this
-//! interval has passed since the last signal, the vector is signalled immediately.
+//! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time between
+//! two signals. If several causes are pending, the shortest of their intervals applies. If at least this interval has
+//! passed since the last signal, the vector is signalled immediately.
 //!
 //! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are therefore
-//! coalesced until four descriptors have completed, another cause of the same vector fires, or a timeout expires. A
+//! coalesced until four descriptors have completed, another cause for the same vector fires, or a timeout expires. A
 //! frame and its reply then cause one interrupt instead of two.
 //!
 //! # Spec
@@ -31,7 +31,7 @@ pub enum Cause {
     AdminEvent,
     /// An enabled bit of PFINT_OICR was set.
     Other,
-    /// `done` descriptors of a transmit queue were completed.
+    /// `done` descriptors in a transmit queue were completed.
     Transmit { queue: u16, done: u32 },
     /// The receive queue with this number received frames.
     Receive(u16),
@@ -44,19 +44,19 @@ pub enum Cause {
 /// A register that routes a cause to a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteRegister {
-    /// PFINT_FW_CTL: events of the admin receive queue.
+    /// PFINT_FW_CTL: events in the admin receive queue.
     Firmware,
     /// PFINT_OICR_CTL: enabled causes in PFINT_OICR.
     Other,
-    /// PFINT_MBX_CTL: events of the mailbox.
+    /// PFINT_MBX_CTL: events in the mailbox queue.
     Mailbox,
-    /// PFINT_SB_CTL: events of the sideband queue.
+    /// PFINT_SB_CTL: events in the sideband queue.
     Sideband,
-    /// PFINT_AEQCTL: events of the AEQ.
+    /// PFINT_AEQCTL: events in the AEQ.
     AsyncEvents,
-    /// GLINT_CEQCTL: events of the CEQ with this number.
+    /// GLINT_CEQCTL: events in the CEQ with this number.
     CompletionEvents(u16),
-    /// QINT_TQCTL: completions of the transmit queue with this number.
+    /// QINT_TQCTL: completions in the transmit queue with this number.
     Transmit(u16),
     /// QINT_RQCTL: frames for the receive queue with this number.
     Receive(u16),
@@ -79,7 +79,7 @@ impl RouteRegister {
     }
 }
 
-/// Vectors and routes of the function.
+/// The function's vectors and routes.
 #[derive(Debug)]
 pub struct Vectors {
     vectors: Vec<Vector>,
@@ -117,8 +117,8 @@ struct Vector {
     pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
-    /// Set when coalesced completions time out, and cleared when another cause fires. While set, completions
-    /// are not coalesced.
+    /// Set when coalesced completions time out, and cleared when another cause fires. While set, completions are not
+    /// coalesced.
     coalescing_off: bool,
     /// Whether the vector is in [`Vectors::timers`].
     has_timer: bool,
@@ -172,8 +172,8 @@ impl Vector {
         }
     }
 
-    /// Returns the time of the next state change, assuming that no cause fires before then. A time in the
-    /// past means that the change is due.
+    /// Returns the time of the next state change, assuming that no cause fires before then. A time in the past means
+    /// that the change is due.
     fn deadline(&self) -> Option<Instant> {
         match self.pending {
             PendingState::Idle => None,
@@ -186,8 +186,8 @@ impl Vector {
 }
 
 impl Vectors {
-    /// Creates `vectors` vectors, and routes for `queues` transmit and `queues` receive queues. All vectors
-    /// and routes are disabled.
+    /// Creates `vectors` vectors, and routes for `queues` transmit and `queues` receive queues. All vectors and routes
+    /// are disabled.
     pub fn new(vectors: u16, queues: u16) -> Self {
         Self {
             vectors: vec![Vector::default(); vectors.into()],
@@ -252,7 +252,7 @@ impl Vectors {
         self.enabled_causes.bits()
     }
 
-    /// Writes PFINT_OICR_ENA. Fires [`Cause::Other`] if it enables any bit that is set in PFINT_OICR.
+    /// Writes PFINT_OICR_ENA. Fires [`Cause::Other`] if the new value enables any bit that is set in PFINT_OICR.
     pub fn enable_other(&mut self, cx: &mut Context<'_>, causes: u32) {
         self.enabled_causes = OtherCauses::from_bits_retain(causes);
         self.fire_enabled(cx);
@@ -264,13 +264,13 @@ impl Vectors {
         }
     }
 
-    /// Returns the vector of a route, if its cause is enabled.
+    /// Returns the vector of a route, or `None` if the route is disabled.
     pub(super) fn vector(&self, register: RouteRegister) -> Option<u16> {
         let route = Route::parse(&self.route(register).to_le_bytes());
         route.enable.then_some(route.vector)
     }
 
-    /// Reads a route register. Returns 0 for a queue that does not exist.
+    /// Reads a route register. Returns 0 if the queue does not exist.
     pub fn route(&self, register: RouteRegister) -> u32 {
         match register {
             RouteRegister::Firmware => self.firmware,
@@ -286,7 +286,7 @@ impl Vectors {
         }
     }
 
-    /// Writes a route register. The write is ignored for a queue that does not exist.
+    /// Writes a route register. The write is ignored if the queue does not exist.
     pub fn set_route(&mut self, register: RouteRegister, value: u32) {
         let route = match register {
             RouteRegister::Firmware => Some(&mut self.firmware),
@@ -303,14 +303,14 @@ impl Vectors {
         }
     }
 
-    /// Reads GLINT_DYN_CTL of a vector.
+    /// Reads a vector's GLINT_DYN_CTL.
     pub fn control(&self, vector: u16) -> u32 {
         let control = self.vectors.get(usize::from(vector)).map(|vector| vector.control.emit());
         u32::from_le_bytes(control.unwrap_or_default())
     }
 
-    /// Writes GLINT_DYN_CTL of a vector. CLEARPBA does not drop a pending cause, because the cause may have
-    /// arrived during the write. A spurious interrupt is harmless, but a lost interrupt is not.
+    /// Writes a vector's GLINT_DYN_CTL. CLEARPBA does not drop a pending cause, because the cause may have arrived
+    /// during the write. A spurious interrupt is harmless, but a lost interrupt is not.
     pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
         let written = DynCtl::parse(&value.to_le_bytes());

@@ -15,7 +15,7 @@ pub struct Durations {
     /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
     /// Number of durations in each bucket. A bucket includes its own upper bound, but not that of the previous bucket.
-    /// Durations above the last bound are in no bucket.
+    /// Durations above the last bound are not in any bucket.
     buckets: [u64; BOUNDED],
 }
 

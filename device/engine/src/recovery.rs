@@ -78,7 +78,7 @@ pub struct Retry {
     /// Number of consecutive retries, including this one. Retries after RNR NAKs are counted separately from all other
     /// retries.
     pub count: u32,
-    /// Maximum of `count`; `None` if unlimited.
+    /// Maximum value of `count`, or `None` if unlimited.
     pub limit: Option<u8>,
 }
 

@@ -7,8 +7,8 @@ use crate::Instant;
 /// Deadlines ordered by time, at most one per QP. Each QP also stores its registered deadline, so that an update finds
 /// the old entry without a search.
 ///
-/// Only an earlier deadline replaces an entry. If a QP's deadline moves later or is no longer needed, its entry stays
-/// until it fires, and the QP then registers its current deadline. An acknowledged packet therefore needs no tree
+/// Only an earlier deadline replaces an entry. If a QP's deadline is postponed or no longer needed, its entry stays
+/// until it fires, and the QP then registers its current deadline. An acknowledgement therefore needs no tree
 /// operation, at the cost of one early wake-up per timeout period.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
@@ -43,7 +43,7 @@ impl Timers {
         }
     }
 
-    /// Removes and returns the next QP whose deadline is due. The caller clears the deadline stored in the QP.
+    /// Removes and returns the next QP whose deadline is due. The caller must clear the deadline stored in the QP.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let &(at, index) = self.entries.first()?;
         if at > now {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_earlier_deadline_replaces_an_entry() {
+    fn only_earlier_deadline_replaces_entry() {
         let at = Instant::from_nanos;
         let (mut timers, mut note) = (Timers::default(), None);
         timers.schedule(7, &mut note, Some(at(10)));

@@ -38,7 +38,7 @@ fn uc_send_completes_after_last_packet() {
 }
 
 #[test]
-fn next_uc_message_uses_receive_of_incomplete_message() {
+fn next_uc_message_reuses_receive_of_incomplete_message() {
     for lost in 0..3 {
         let mut pair = uc();
         pair.post_recv(B, 7, 0x8000, 1000);

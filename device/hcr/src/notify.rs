@@ -1,4 +1,4 @@
-//! Notifications of a completion queue: one event per arm request, and one report of the fault that breaks the queue.
+//! Completion queue notifications: one event per arm request, and one report of the fault that breaks the queue.
 
 use card::frontend::snapshot::{Armed, Fault};
 use protocol::ids::Eqn;
@@ -20,8 +20,8 @@ pub enum Notify {
 #[error("completion lost: {fault}")]
 pub struct CqError {
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later losses are its
-    /// consequences: for example, QPs that lost completions flush their requests.
+    /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later losses follow from
+    /// the first: for example, QPs that lost completions flush their requests.
     pub first: bool,
 }
 
@@ -55,7 +55,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault after a switch to another buffer, which contains no gap.
+    /// Clears the fault after a switch to a new buffer, which contains no gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }
@@ -67,7 +67,7 @@ impl Notifier {
         }
     }
 
-    /// Disarms the queue and returns its event.
+    /// Disarms the queue and returns the event to raise.
     pub fn fire(&mut self) -> Notify {
         self.armed = Armed::No;
         Notify::Yes(self.eqn)

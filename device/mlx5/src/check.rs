@@ -1,4 +1,4 @@
-//! Checks of commands. Each check has its own syndrome, which the guest's driver logs together with the status.
+//! Checks on commands. Each check has its own syndrome, which the guest's driver logs together with the status.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.3.
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 macro_rules! checks {
     ($($name:ident = $code:literal $status:ident $text:literal,)*) => {
-        /// A check of a command. Bits 15 to 8 of its syndrome identify the family of commands.
+        /// A check on a command. Bits 15 to 8 of its syndrome identify the command family.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the texts describe them")]
         pub enum Check {
@@ -228,7 +228,7 @@ checks! {
     FlowCounter = 0x1042 BadResource "unknown flow counter",
     FlowCounterInUse = 0x1043 BadResourceState "flow counter in use",
     FlowCounterBulk = 0x1044 BadParameter "bulks of flow counters are unsupported",
-    // Objects of the netdev.
+    // Netdev objects.
     DomainInUse = 0x1101 BadResourceState "transport domain in use",
     TisLimit = 0x1201 ExceedsLimit "limit of TISs reached",
     Tis = 0x1202 BadResource "unknown TIS",
@@ -300,7 +300,7 @@ checks! {
 }
 
 impl Check {
-    /// Returns the rejection of a command whose `value` fails this check.
+    /// Returns the rejection for a command whose `value` fails this check.
     pub fn rejects(self, value: impl Into<u64>) -> Rejection {
         Rejection { check: self, value: value.into() }
     }

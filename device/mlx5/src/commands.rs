@@ -48,7 +48,7 @@ fn nothing() -> Output {
     vec![0; OutputHeader::LEN]
 }
 
-/// Parses the input of a command. Also returns the user on whose behalf the kernel sends it.
+/// Parses a command's input. Also returns the user on whose behalf the kernel sends the command.
 ///
 /// # Errors
 /// Fails if the opcode is unknown or the input is too short for the command.
@@ -113,7 +113,7 @@ pub fn execute(
     }
 }
 
-/// Checks a command of a user context.
+/// Checks a command from a user context.
 fn check_user(function: &Function, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
     let unknown = Check::UserContext.rejects(user.get());
     let resources = function.resources().ok_or(unknown)?;

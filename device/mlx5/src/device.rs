@@ -47,7 +47,7 @@ use super::{mapped, uar};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     pub starts: u64,
-    /// Resets that the driver requested through the NIC state.
+    /// Resets that the driver requested by writing the NIC state.
     pub resets: u64,
     pub unknown_registers: u64,
 }
@@ -96,7 +96,7 @@ impl Mlx5 {
         self.function.resources_mut()
     }
 
-    /// Returns the state of the port for the netdev.
+    /// Returns the port state that the netdev needs.
     fn link(&self, cx: &Context<'_>) -> Link {
         let port = self.function.resources().and_then(|resources| resources.port.ethernet());
         Link { is_up: cx.port.is_up(), max_frame: port.map_or(0, EthernetPort::max_frame) }
@@ -155,7 +155,7 @@ impl Mlx5 {
         match &result {
             Ok(_) => limited!(debug, command = name, "command completed"),
             Err(rejection) => {
-                // In hexadecimal, as in the log of `mlx5_core`.
+                // In hexadecimal, as in the messages that `mlx5_core` logs.
                 let syndrome = format_args!("{:#x}", rejection.check.syndrome());
                 limited!(warn, command = name, %syndrome, "command rejected: {rejection}");
             }

@@ -38,7 +38,7 @@ impl Resources {
         qp.srqn().is_some() || qp.is_posted(dma)
     }
 
-    /// Returns the QPs that receive a multicast datagram. `own` is the MAC of the port.
+    /// Returns the QPs that receive a multicast datagram. `own` is the port's MAC.
     ///
     /// Section 10.1: a QP with "block multicast loopback" does not receive its own datagrams.
     fn group_members(&self, datagram: &GroupDatagram, own: MacAddr) -> SmallVec<[Qpn; 8]> {
@@ -188,7 +188,7 @@ impl engine::Host for Mlx5Host<'_> {
     }
 }
 
-/// Changes the state or the attributes of a QP in the engine.
+/// Changes a QP's state or attributes in the engine.
 ///
 /// # Errors
 /// Fails if the engine does not have the QP, which would be a bug in this front-end.

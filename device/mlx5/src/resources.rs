@@ -20,15 +20,15 @@
 //! | flow counter | 30 B | 2^16 | 2 MiB |
 //! | SQ or RQ | 500 B | 2^13 | 4 MiB |
 //! | failed RQ that is polled | 50 B | 2^13 | 400 KiB |
-//! | LSO in progress of an SQ | 6 KiB | 2^13 | 48 MiB |
+//! | LSO in progress on an SQ | 6 KiB | 2^13 | 48 MiB |
 //! | TIR | 450 B | 2^12 | 2 MiB |
 //! | TIS | 50 B | 2^12 | 200 KiB |
 //! | RQT | 1 KiB | 2^10 | 1 MiB |
 //! | queue with a polled doorbell | 40 B | 2^18 | 10 MiB |
-//! | doorbell that queues share | 150 B | 2^14 | 3 MiB |
+//! | doorbell shared by queues | 150 B | 2^14 | 3 MiB |
 //! | user memory | 60 B | 2^12 | 240 KiB |
 //! | owner of an object | 40 B | 2^21 | 80 MiB |
-//! | count of a user's objects of one kind | 30 B | 2^14 | 500 KiB |
+//! | per-user count of objects of one kind | 30 B | 2^14 | 500 KiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -81,7 +81,7 @@ pub struct Resources {
     pub uses: Uses,
     /// Queues whose doorbells are in mapped UAR pages.
     ///
-    /// Bound: each queue with a doorbell occurs once, in the slot of its UAR page.
+    /// Bound: each queue with a doorbell appears once, in the slot of its UAR page.
     pub polled: PolledQueues,
     /// SRQs that fell below their limit in this turn of the event loop.
     ///
@@ -90,10 +90,10 @@ pub struct Resources {
     /// Pages that are still available to queues and keys.
     pub budget: PageBudget,
     pub steering: Steering,
-    /// State of the port. That of an Ethernet port occupies about 10 KiB.
+    /// State of the port. For an Ethernet port, it occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
-    /// Blocks of the send queue that was read last. Shared by the send queues of QPs and the SQs.
+    /// Blocks of the send queue that was read last. Shared by all send queues, both SQs and those of QPs.
     pub posted: PostedBlocks,
 
     pub users: Users,
@@ -162,7 +162,7 @@ impl Resources {
         Ok(buffer)
     }
 
-    /// Takes the pages of a queue or key from the budget.
+    /// Takes pages for a queue or key from the budget.
     ///
     /// # Errors
     /// Fails if the budget has too few pages.

@@ -4,7 +4,7 @@
 //! the frame. Entries with the same mask form a group, so one look-up per group finds the entry for a frame. A frame
 //! that matches no entry goes to the miss table or is dropped.
 //!
-//! A table forwards frames only to tables of higher levels, so loops are impossible. All tables are bounded
+//! A table forwards frames only to tables at higher levels, so loops are impossible. All tables are bounded
 //! ([`limits::flow`](crate::limits::flow)); the documentation of [`crate::resources`] lists their memory.
 //!
 //! # Spec
@@ -32,20 +32,20 @@ use super::numbered::Numbered;
 #[derive(Debug)]
 pub struct Steering {
     tables: Numbered<Box<Table>>,
-    /// Numbers of the groups of all tables.
+    /// Numbers of the groups in all tables.
     groups: Numbered<()>,
     root: Option<FlowTableId>,
     counters: Numbered<Counter>,
-    /// Number of entries of all tables.
+    /// Number of entries in all tables.
     entries: usize,
-    /// Number of destinations of all entries.
+    /// Total number of destinations in all entries.
     destinations: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     traffic: TrafficCounter,
-    /// Number of times that entries list the counter.
+    /// Number of times that the counter is listed in entries.
     references: usize,
 }
 
@@ -90,7 +90,7 @@ impl Steering {
         self.tables.iter_from(first).map(|(number, table)| (number, &**table))
     }
 
-    /// Returns the counts of a counter, or `None` if it does not exist.
+    /// Returns the packets and bytes counted by a counter, or `None` if the counter does not exist.
     pub fn traffic(&self, id: FlowCounterId) -> Option<TrafficCounter> {
         Some(self.counters.get(id.get())?.traffic)
     }
@@ -107,7 +107,7 @@ impl Steering {
         Ok(table)
     }
 
-    /// Counts references to tables, which must exist.
+    /// Adds a reference to each of the tables, which must exist.
     fn add_references(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
         for table in to {
             if let Ok(table) = self.table_mut(table) {
@@ -124,7 +124,7 @@ impl Steering {
         }
     }
 
-    /// Returns the miss table that a context selects for a table of this level.
+    /// Returns the miss table that a context selects for a table at this level.
     fn miss(&self, context: &FlowTableContext, level: u8) -> Result<Option<FlowTableId>, Rejection> {
         let id = context.miss_table;
         match MissAction::from_code(context.miss_action) {
@@ -152,7 +152,7 @@ impl Steering {
         Ok(FlowTableId::new(id))
     }
 
-    /// Changes the miss action of a table to that of the context.
+    /// Changes the miss action of a table to the one in the context.
     ///
     /// # Errors
     /// Fails if the table does not exist, or if the context is invalid.
@@ -164,7 +164,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Destroys a table. The root may be destroyed, as the driver does with the last table when it is unloaded.
+    /// Destroys a table. The root may also be destroyed: the driver does so when it unloads and destroys its last
+    /// table.
     ///
     /// # Errors
     /// Fails if the table does not exist, has groups, or is a destination or miss table.
@@ -210,7 +211,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Checks that a rule refers to existing counters, and to existing tables of levels above `level`.
+    /// Checks that the counters and tables that a rule refers to exist, and that the tables are at levels above
+    /// `level`.
     fn check_rule(&self, rule: &Rule, level: u8) -> Result<(), Rejection> {
         for id in rule.tables() {
             let unknown = || Check::FlowDestinationTable.rejects(id.get());
@@ -267,7 +269,7 @@ impl Steering {
         Ok(rule)
     }
 
-    /// Drops the references of a rule to tables and counters.
+    /// Drops a rule's references to tables and counters.
     fn release(&mut self, rule: &Rule) {
         self.drop_references(rule.tables());
         self.count_references(rule, |count| *count -= 1);
@@ -299,7 +301,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the counts of a counter, and sets them to 0 if `clear`.
+    /// Returns the packets and bytes counted by a counter, and resets the counter if `clear` is set.
     ///
     /// # Errors
     /// Fails if the counter does not exist.

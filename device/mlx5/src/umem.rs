@@ -19,7 +19,7 @@ use super::uses::{Object, Used};
 pub struct Umem {
     pages: Box<[Iova]>,
     page_shift: PageShift,
-    /// Offset of the first byte in the first page.
+    /// Offset of the first byte within the first page.
     start: u64,
     len: u64,
 }
@@ -29,13 +29,13 @@ pub struct Umem {
 pub struct Part<'a> {
     pub pages: &'a [Iova],
     pub page_shift: PageShift,
-    /// Offset of the part in its first page, in bytes.
+    /// Offset of the part within its first page, in bytes.
     pub start: u64,
 }
 
 impl Umem {
     /// # Errors
-    /// Fails if the list is shorter than its stated length, the page size is unsupported, or the memory has no bytes.
+    /// Fails if the list is shorter than its stated length, the page size is unsupported, or the memory is empty.
     pub fn new(create: &CreateUmem, list: Pages<'_>) -> Result<Self, Rejection> {
         let short = || Check::UmemList.rejects(create.count);
         let count = usize::try_from(create.count).ok().filter(|count| *count <= list.len());
@@ -54,7 +54,7 @@ impl Umem {
         self.pages.len()
     }
 
-    /// Returns `len` bytes of the memory, or `None` if they are not all in the memory.
+    /// Returns the part of the memory with this offset and length, or `None` if it extends past the end of the memory.
     pub fn part(&self, offset: u64, len: u64) -> Option<Part<'_>> {
         offset.checked_add(len).filter(|end| *end <= self.len)?;
         let first = self.start + offset;
@@ -76,8 +76,8 @@ impl Umem {
     }
 }
 
-/// The user memories of a queue and of its doorbell record. A field is `None` if the kernel has specified the address
-/// itself.
+/// The user memories that hold a queue and its doorbell record. A field is `None` if the kernel has specified the
+/// address itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Umems {
     pub queue: Option<UmemPlace>,
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn offset_of_part_counts_from_first_byte() {
+    fn part_offset_is_relative_to_first_byte() {
         let umem = umem(1, 0x1040, &[0x2000, 0x8000, 0x1_0000]).unwrap();
         let part = umem.part(0xfc0, 0x2000).unwrap();
         assert_eq!((part.pages, part.start), (&[Iova::new(0x8000)][..], 0));

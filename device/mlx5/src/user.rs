@@ -1,7 +1,7 @@
 //! DevX user contexts and the objects that they own.
 //!
-//! The kernel forwards the commands of a user program unchecked, with the number of the program's user context. The
-//! device therefore keeps the objects of different user contexts apart.
+//! The kernel forwards commands from a user program unchecked, with the number of the program's user context. The
+//! device must therefore keep the objects of different user contexts apart.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.
@@ -39,7 +39,7 @@ impl Users {
         self.contexts.insert(rights).and_then(|number| u16::try_from(number).ok()).map(UserId::new)
     }
 
-    /// Removes a user context. Its remaining objects pass to the kernel.
+    /// Removes a user context. The kernel takes ownership of the context's remaining objects.
     pub fn remove(&mut self, user: UserId) {
         self.contexts.remove(user.get().into());
         let Self { owners, owned, .. } = self;
@@ -65,7 +65,7 @@ impl Users {
         self.owners.get(&object).copied().unwrap_or(User::Kernel)
     }
 
-    /// Returns whether a user context may change, query and destroy an object.
+    /// Returns whether a user context may change, query or destroy an object.
     pub fn may_change(&self, user: UserId, object: Object) -> bool {
         self.owner(object) == User::Context(user)
     }
@@ -83,7 +83,7 @@ impl Users {
         self.owned.pass(object, old.unwrap_or(User::Kernel), owner);
     }
 
-    /// Returns how many objects of a kind a user context owns, and how many all user contexts own together.
+    /// Returns how many objects of one kind a user context owns, and how many all user contexts own together.
     pub fn owned(&self, user: UserId, kind: Scarce) -> [usize; 2] {
         [self.owned.by(user, kind), self.owned.total(kind)]
     }
@@ -111,7 +111,7 @@ mod tests {
     const PD: Object = Object::Pd(1);
 
     #[test]
-    fn object_is_reachable_only_by_its_owner() {
+    fn object_is_accessible_only_to_owner_unless_shared() {
         let mut users = Users::default();
         let [first, second] = [UserRights::empty(); 2].map(|rights| users.insert(rights).unwrap());
         assert!(!users.may_refer(first, PD), "the PD belongs to the kernel");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_removed_user_pass_to_kernel() {
+    fn kernel_takes_ownership_of_removed_users_objects() {
         let mut users = Users::default();
         let user = users.insert(UserRights::RAW_TRANSMIT).unwrap();
         users.set_owner(PD, User::Context(user));

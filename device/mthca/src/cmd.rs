@@ -1,7 +1,7 @@
 //! Command execution. Writing the last HCR word starts a command.
 //!
-//! Checks common to all commands are in [`Command::decode`]; each family of commands has its own file. A rejected
-//! command has no effect, except when it is rejected because its outbox cannot be written.
+//! Checks common to all commands are in [`Command::decode`]; each command family has its own file. A rejected command
+//! has no effect, unless it is rejected because its outbox cannot be written.
 //!
 //! # Spec
 //! mthca interface, section 3.
@@ -35,7 +35,7 @@ pub enum Answer {
     Mailbox(Outbox),
 }
 
-/// Executes a command on a copy of the inbox, and writes the outbox. `mailboxes` keeps the contents of both.
+/// Executes a command on a copy of the inbox, and writes the outbox. `mailboxes` holds the contents of both.
 ///
 /// # Errors
 /// Returns the status if the command is rejected.

@@ -19,7 +19,7 @@ pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
 /// Numbers of memory regions. The first is the reference for the others.
 const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
 
-/// Number of messages in a memory-region run, across all queue pairs.
+/// Total number of messages in a memory-region run, across all queue pairs.
 const MESSAGES: u32 = 200_000;
 /// Ring sizes and number of outstanding messages per queue pair. They do not depend on the number of queue pairs.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
@@ -27,7 +27,7 @@ const QP_DEPTH: u32 = 64;
 /// Number of messages in a run, regardless of the number of queue pairs. With the largest number of queue pairs, each
 /// queue pair posts its full depth once.
 const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
-/// Number of queue pairs in the measurements with memory regions.
+/// Number of queue pairs in the memory-region measurements.
 const MR_QPS: usize = 16;
 
 pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
@@ -71,8 +71,8 @@ pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String
     wanted
 }
 
-/// Measures message rates by number of memory regions at each end. All regions share the same few pages, so that only
-/// the device's handling of keys differs, and not the caching of data.
+/// Measures the message rate for different numbers of memory regions at each end. All regions share the same few pages,
+/// so that only the device's handling of keys differs, and not the caching of data.
 pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_write_64b_rate_{count}mr", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_write_64b_{count}mr", wire.prefix());

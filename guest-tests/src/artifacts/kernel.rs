@@ -10,10 +10,10 @@ use super::apt::{Component, Release, Suite};
 use super::cache;
 use super::packages::Set;
 
-/// Selects the kernel of the guests.
+/// Selects the guests' kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelChoice {
-    /// Debian's stock kernel of this suite.
+    /// Debian's stock kernel from this suite.
     Stock(Suite),
     /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image file whose modules
     /// are in `/lib/modules`.
@@ -105,14 +105,14 @@ impl Kernel {
         fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
     }
 
-    /// Returns the release, as `uname -r` prints it.
+    /// Returns the release in the form that `uname -r` prints.
     pub fn release(&self) -> String {
         release_of(&self.modules)
     }
 }
 
-/// Returns the kernel release from the boot header of an image. The word at offset 20eh points to the release, relative
-/// to offset 200h.
+/// Returns the kernel release from the boot header of an image. The word at offset 20eh contains the release string's
+/// offset relative to 200h.
 ///
 /// # Spec
 /// Linux, `Documentation/arch/x86/boot.rst`.
@@ -130,8 +130,8 @@ fn release_of(modules: &Path) -> String {
     modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. For a user's own kernel,
-/// the busybox of the default suite is returned.
+/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. If the user has chosen
+/// another kernel, the busybox comes from the default suite.
 pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     let suite = match choice {
         KernelChoice::Stock(suite) => *suite,
@@ -171,7 +171,7 @@ const fn entry_name(suite: Suite) -> &'static str {
     }
 }
 
-/// Returns the release of the default kernel if the cache contains it.
+/// Returns the release of the default kernel if that kernel is in the cache.
 pub(super) fn cached_release(cache: &Path) -> Option<String> {
     let root = cache.join(entry_name(Suite::TrixieBackports)).join("root");
     Kernel::unpacked(&root).ok().map(|kernel| kernel.release())

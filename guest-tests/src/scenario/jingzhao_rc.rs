@@ -97,7 +97,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Give each flow its own content, so that data of different flows cannot be confused.
+                // Give each flow its own content, so that data from different flows cannot be confused.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }
@@ -134,7 +134,7 @@ impl Case {
     }
 }
 
-/// Makes each end of a connection act as requester and responder simultaneously.
+/// Has each end of a connection act as requester and responder simultaneously.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

@@ -36,7 +36,7 @@ pub(super) const IPV4_GID: &str = "1";
 /// lease, which is the connection to `guest-lab up`.
 ///
 /// # Errors
-/// Fails if the guests do not boot. `guest-lab up` has then been notified, if it is still running.
+/// Fails if the guests do not boot. In this case, `guest-lab up` is notified if it is still running.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot set up the connection to 'guest-lab up'")?;
     let (reader, mut writer) =
@@ -45,7 +45,7 @@ pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     let mut folder = None;
     let result = supervise(wanted, &mut reader, &mut writer, &mut folder).await;
     if let Err(error) = &result {
-        // The receiver may have disconnected already.
+        // The receiver may already have disconnected.
         let _ = send(&mut writer, &Event::Failed { reason: format!("{error:#}"), folder }).await;
     }
     result
@@ -249,7 +249,7 @@ struct StopRequest(OwnedWriteHalf);
 
 impl StopRequest {
     async fn answer(mut self, reply: &Reply) {
-        // The client may have disconnected already.
+        // The client may already have disconnected.
         let _ = send(&mut self.0, reply).await;
     }
 }
@@ -360,7 +360,7 @@ impl Testbed {
         .into();
         if let Some(device) = guest.place.device.rdma_device() {
             environment.insert("HCAD_RDMA_DEVICE".into(), device.to_owned());
-            // The first GID of a RoCE port is its link-local address, the second its IPv4 address.
+            // The first GID of a RoCE port is its link-local address, and the second is its IPv4 address.
             let gid_index = if guest.place.rdma_ip().is_some() { IPV4_GID } else { "0" };
             environment.insert("HCAD_GID_INDEX".into(), gid_index.to_owned());
         }
@@ -393,8 +393,8 @@ impl Testbed {
     }
 }
 
-/// Serves each client in its own task. Dropping the future ends the tasks, so that none of them holds the lock of a
-/// guest that is being stopped.
+/// Serves each client in its own task. Dropping the future ends the tasks, so that none of them holds a lock on a guest
+/// that is being stopped.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     let mut clients = JoinSet::new();
     loop {
@@ -423,7 +423,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description().await),
         Request::Down => {
-            // Only the first `down` request is answered. For later ones, the connection is just closed.
+            // Only the first `down` request gets a reply. For later ones, the connection is just closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }

@@ -15,7 +15,8 @@ pub const fn in_order<R>(map: &[Block<R>]) -> bool {
     true
 }
 
-/// Finds the block that contains the word at `offset`. Returns the block's first register and the offset in the block.
+/// Finds the block that contains the word at `offset`. Returns the block's first register and the offset within the
+/// block.
 pub fn find<R: Copy>(map: &[Block<R>], offset: u64) -> Option<(R, u32)> {
     let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
     let (start, _, first) = map.iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
@@ -27,8 +28,8 @@ pub const fn is_word_write(offset: u64, data: &[u8]) -> bool {
     offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
 }
 
-/// Splits a write into words, and yields each word with its offset, in ascending order. Yields nothing for a write that
-/// the device ignores; see [`is_word_write`].
+/// Splits a write into words and yields each word with its offset, in ascending order. Yields nothing if the device
+/// ignores the write; see [`is_word_write`].
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
     let words = if is_word_write(offset, data) { data } else { &[] };
     let (words, _) = words.as_chunks::<4>();

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071).
 
-/// Running sum of 16-bit big-endian words. Data can be added in parts, all of even length except the last.
+/// Running sum of 16-bit big-endian words. Data can be added in parts; all parts except the last must have even length.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum(u64);
 

@@ -1,5 +1,5 @@
-//! The protocols that a port requires in addition to RoCEv2: Ethernet II, IPv4 without options, IPv6, UDP,
-//! ARP, ICMP echo and ICMPv6.
+//! The protocols that a port requires in addition to RoCEv2: Ethernet II, IPv4 without options, IPv6, UDP, ARP, ICMP
+//! echo and ICMPv6.
 //!
 //! [`layers`] locates the headers of an arbitrary frame for the NIC, and [`toeplitz`] hashes flows for RSS.
 

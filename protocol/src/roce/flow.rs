@@ -87,7 +87,7 @@ fn differing_sum(ip: &RawIpv4) -> u16 {
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()
 }
 
-/// Returns the words at the front of a frame. Bits that can differ between the frames of a flow are cleared.
+/// Returns the first words of a frame. Bits that can differ between the frames of a flow are cleared.
 fn masked(frame: &[u8]) -> Option<[u64; WORDS]> {
     let bytes: &[u8; COMPARED] = frame.first_chunk()?;
     let mut words = MASK;

@@ -1,4 +1,4 @@
-//! MADs as packets on the fabric.
+//! Encoding of MADs as packets on the fabric.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.5.2 and annex A17.
@@ -20,13 +20,13 @@ pub struct Datagram {
     pub source_qp: Qpn,
     /// LID of the receiver.
     pub destination: Lid,
-    /// QPN of the receiver on the wire.
+    /// QPN of the receiver, as in the BTH.
     pub destination_qp: Qpn,
     pub mad: Mad,
 }
 
 impl Datagram {
-    /// Parses a packet. Returns `None` unless the packet is a datagram with the length of a MAD.
+    /// Parses a packet. Returns `None` unless the packet is a UD datagram whose payload has the length of a MAD.
     pub fn of(packet: &Packet<'_>, source: Lid, destination: Lid) -> Option<Self> {
         let Ext::Deth(deth) = packet.ext else { return None };
         let mad: Mad = packet.payload.try_into().ok()?;
@@ -34,7 +34,7 @@ impl Datagram {
         Some(Self { source, source_qp: src_qp, destination, destination_qp: packet.bth.dest_qp, mad })
     }
 
-    /// Appends the datagram as a frame to `out`.
+    /// Appends the datagram to `out` as a frame.
     pub fn emit(&self, encap: &Encap, out: &mut Vec<u8>) {
         let bth = Bth {
             opcode: Opcode::ud(Operation::SendOnly),

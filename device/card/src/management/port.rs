@@ -33,18 +33,18 @@ pub struct NodeProfile {
     pub gids: u8,
     /// Number of entries in the P_Key table. Must be a multiple of 32.
     pub pkeys: u16,
-    /// Code of the largest MTU (1 is 256 bytes, 5 is 4096).
+    /// Code of the largest MTU (1 is 256 bytes, 5 is 4096 bytes).
     pub mtu: u8,
-    /// Capability mask of PortInfo at power-on.
+    /// PortInfo capability mask at power-on.
     pub capabilities: u32,
     /// Whether the port is down until software opens it.
     pub opened_by_software: bool,
-    /// Whether the agent answers performance management requests to QP1, from the wire or from the guest itself, even
-    /// if software listens.
+    /// Whether the agent answers performance management requests to QP1 even if guest software listens on QP1. This
+    /// includes requests from the guest itself.
     pub always_answers_perf: bool,
 }
 
-/// Whether to check the M_Key of a request. Software may query its own port without the M_Key.
+/// Whether to check the M_Key in a request. Software may query its own port without the M_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
     Enforce,
@@ -72,8 +72,8 @@ pub(super) struct ManagedPort {
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
     m_key_violations: u16,
-    /// Values of the device's P_Key and Q_Key violation counters at the last reset by software. The device's
-    /// own counters are never reset, so PortInfo reports the difference.
+    /// Values of the device's P_Key and Q_Key violation counters when software last reset the counters of PortInfo. The
+    /// device's own counters are never reset, so PortInfo reports the difference.
     violations_base: (u64, u64),
     pub(super) perf: Perf,
 }
@@ -117,7 +117,7 @@ impl ManagedPort {
         }
     }
 
-    /// Restores the power-on state, except for counters.
+    /// Restores the power-on state, except for the link state and the counters.
     pub(super) fn reset(&mut self) {
         *self = Self {
             link_up: self.link_up,
@@ -239,7 +239,7 @@ impl ManagedPort {
         is_manager
     }
 
-    /// Answers a subnet management request, or returns `None` to discard it.
+    /// Answers a subnet management request. Returns `None` if the request must be discarded.
     pub(super) fn answer_smp(
         &mut self,
         view: &View,

@@ -49,8 +49,8 @@ pub(super) fn at_switch(mut mad: Mad, ingress: u8) -> Hop {
     }
 }
 
-/// Handles an SMP that arrives at the only port of a channel adapter. Returns the SMP for the adapter's agent
-/// if the path ends here.
+/// Handles an SMP that arrives at the only port of a channel adapter. If the path ends here, returns the SMP for the
+/// adapter's agent.
 pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     let smp = Smp::of_mut(&mut mad);
     let route = smp.route();
@@ -76,7 +76,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Returns whether the whole route is directed, without a LID-routed part, and the path fits into its field.
+/// Returns whether the whole route is directed, without a LID-routed part, and whether the path fits in its field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// Returns a request as the kernel sends it, with the path 0, 1, `ports`… and the hop pointer at the first hop.
+    /// Returns a request as sent by the kernel, with the path 0, 1, `ports`… and the hop pointer at the first hop.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_hop_pointers_are_discarded() {
+    fn smp_with_invalid_hop_pointer_is_discarded() {
         for (pointer, count) in [(0, 1), (3, 2), (2, 1), (1, 64), (0, 0), (255, 255)] {
             let mut mad = request(&[9]);
             (mad[6], mad[7]) = (pointer, count);

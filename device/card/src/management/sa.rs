@@ -33,7 +33,7 @@ const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
 /// Bit in the capability mask of ClassPortInfo: multicast groups are supported.
 const UD_MULTICAST: u16 = 1 << 9;
 
-/// The state from which responses are derived.
+/// The state that responses are derived from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SaContext<'a> {
     pub(super) view: &'a View,
@@ -74,13 +74,13 @@ impl SubnetAdministration {
         }
     }
 
-    /// Handles a SubnAdm datagram and appends the responses.
+    /// Handles a SubnAdm datagram and appends the responses to `out`.
     pub(super) fn handle(&mut self, context: &SaContext<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
         self.depends_on_subnet = false;
-        // An RMPP packet other than DATA belongs to a running transfer. Its method does not show this,
-        // because Linux acknowledges a response with the method of the request.
+        // An RMPP packet other than DATA belongs to an ongoing transfer. Its method does not indicate this, because
+        // Linux acknowledges a response with the method of the request.
         if transfer.active && transfer.kind != rmpp::DATA {
             self.transfers.handle(context.view.now, sent.source_qp, &header, &transfer, out);
             return;
@@ -188,7 +188,7 @@ impl Request<'_> {
         self.sa.component_mask() & components == components
     }
 
-    /// Builds a single-datagram response. If `status` is an error, the response repeats the attribute of the request.
+    /// Builds a single-datagram response. If `status` is an error, the response repeats the request's attribute.
     fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
         let mut mad = [0; 256];
         protocol::mad::set_header(&mut mad, &response(&self.header, status));

@@ -27,7 +27,7 @@ pub enum Purpose {
 /// An allocated key. It permits no access until a work request makes it valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// The whole key, including the bits last chosen by software.
+    /// The whole key, including the bits that software chose most recently.
     pub key: Lkey,
     pub pd: Pdn,
     pub purpose: Purpose,
@@ -74,7 +74,7 @@ impl Slot {
     }
 }
 
-/// Regions and windows by key. Some bits of a key are its index in the table, but a look-up compares all bits.
+/// Regions and windows by key. Some bits of a key form its index in the table, but a look-up compares all bits.
 #[derive(Debug)]
 pub struct KeyTable {
     /// Number of key bits below the index.
@@ -86,7 +86,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Limits of the table: 2^20 entries, in at most 2^14 groups of 64 consecutive indices, so that even scattered keys
+    /// Limits on the table: 2^20 entries, in at most 2^14 groups of 64 consecutive indices, so that even scattered keys
     /// use at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
@@ -138,8 +138,7 @@ impl KeyTable {
     /// Returns the region or window of a key.
     ///
     /// # Errors
-    /// [`AccessError::Key`] if the key does not exist. [`AccessError::Invalid`] if it is allocated but not
-    /// valid.
+    /// [`AccessError::Key`] if the key does not exist. [`AccessError::Invalid`] if it is allocated but not valid.
     pub fn find(&self, key: Lkey) -> Result<&MemoryRegion, AccessError> {
         match self.slots.get(self.index(key)).map(|slot| &slot.entry) {
             Some(Entry::Valid(region)) if region.key == key => Ok(region),
@@ -220,7 +219,7 @@ impl KeyTable {
         self.slots.get(index).map_or(0, |slot| slot.windows)
     }
 
-    /// Replaces an existing entry, and updates the window counts of the affected regions.
+    /// Replaces an existing entry and updates the window counts of the affected regions.
     pub(super) fn set(&mut self, entry: Entry) {
         let index = self.index(entry.key());
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
@@ -234,7 +233,7 @@ impl KeyTable {
         self.release(&old);
     }
 
-    /// Decrements the window count of the region if `old`, a replaced or removed entry, is a window.
+    /// Handles the replacement or removal of entry `old`. If `old` is a window, decrements its region's window count.
     fn release(&mut self, old: &Entry) {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
             && let Some(parent) = self.change().get_mut(parent)
@@ -275,7 +274,7 @@ mod tests {
     }
 
     /// E810 interface, section 13.7: the upper 24 bits of the key are 0x913258. In a table of 16384 regions, only the
-    /// low 14 of these bits are the index.
+    /// low 14 of these bits form the index.
     #[test]
     fn lookup_compares_key_bits_above_index() {
         let mut table = KeyTable::rotated(14, 8);

@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn multicast_lid_maps_to_multicast_ip_and_mac() {
-        // The broadcast group of IPoIB.
+        // The IPoIB broadcast group.
         let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
         assert!(

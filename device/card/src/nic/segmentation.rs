@@ -1,7 +1,7 @@
 //! TCP and UDP segmentation (TSO) over IPv4 and IPv6, with or without tunnels.
 //!
-//! The headers are stored once. Each segment consists of a copy of the headers and the next payload bytes,
-//! with lengths, sequence numbers and checksums adjusted.
+//! The headers are stored once. Each segment consists of a copy of the headers and the next payload bytes, with
+//! lengths, sequence numbers and checksums adjusted.
 
 use std::num::NonZeroU16;
 
@@ -25,8 +25,7 @@ pub enum SegmentationError {
     /// The frame has no payload.
     #[error("the frame has no payload to segment")]
     NoPayload,
-    /// The headers do not have the length given in the offload request, or the transport is neither TCP nor
-    /// UDP.
+    /// The headers do not have the length given in the offload request, or the transport is neither TCP nor UDP.
     #[error("the frame's headers are not valid for segmentation")]
     Headers,
     /// A segment would exceed the maximum frame length.
@@ -51,8 +50,8 @@ impl Segments {
     /// Starts segmentation of a frame with these headers.
     ///
     /// # Errors
-    /// Fails if the payload is empty, the transport does not support TSO, or a segment would exceed the
-    /// maximum.
+    /// Fails if the payload is empty, if the headers do not support TSO or do not have the length given in the offload
+    /// request, or if a segment would exceed the maximum frame length.
     pub fn new(
         headers: Vec<u8>,
         offloads: Offloads,

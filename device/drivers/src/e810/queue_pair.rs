@@ -162,7 +162,7 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::ManageArp(entry));
     }
 
-    /// Returns the command that creates a completion queue in a ring of its own.
+    /// Returns the command that creates a completion queue with its own ring.
     pub fn cq_command(&self, cqn: Cqn, entries: u32) -> CqCommand {
         CqCommand {
             entries,
@@ -210,8 +210,8 @@ impl<B: Bus> Driver<B> {
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &u64::from(queue.next).to_le_bytes());
-        // Normalise the polarity bit, which alternates with every pass over the ring, so that tests can compare
-        // entries.
+        // Normalise the polarity bit so that tests can compare entries. The bit alternates with every pass over the
+        // ring.
         let more = more.map(|more| ExtendedCqe { valid: true, ..more });
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }
@@ -286,7 +286,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(CONTEXTS + u64::from(qpn.get()) * QpContext::LEN as u64, &context.emit());
     }
 
-    /// Replaces the context of a queue pair and moves it to another state.
+    /// Replaces a queue pair's context and moves the queue pair to another state.
     #[track_caller]
     pub fn modify_qp(&mut self, qpn: Qpn, kind: QpKind, state: QpState, context: &QpContext) -> Performed {
         self.put_context(qpn, context);
@@ -323,7 +323,7 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Posts a receive WQE with these fragments. Returns the index of the WQE's first quantum.
+    /// Posts a receive WQE with the given fragments. Returns the index of the WQE's first quantum.
     pub fn post_receive(&mut self, qpn: Qpn, list: &[[u8; 16]]) -> u16 {
         let mut rings = self.interface.queues.qps.get(&qpn).copied().unwrap_or_default();
         let index = rings.receive.next;

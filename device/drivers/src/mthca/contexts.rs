@@ -53,7 +53,7 @@ impl Mpt {
     /// Flags for local access and all types of remote access.
     pub const REMOTE: u32 = 0xf002_7d00;
 
-    /// Returns the region of a queue buffer, in protection domain 1.
+    /// Returns a region for a queue buffer, in protection domain 1.
     pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
         // `ib_mthca` copies bit 3 of the index to bit 23, to spread keys over the device's banks (section 6.1).
         let key = slot | (slot >> 3 & 1) << 23;
@@ -82,12 +82,12 @@ impl Mpt {
     }
 }
 
-/// Returns the inbox of SW2HW_EQ for an EQ with an MSI-X vector (section 6.3).
+/// Returns the inbox of SW2HW_EQ for an EQ that signals an MSI-X vector (section 6.3).
 pub fn eq_context(log_entries: u8, vector: u8, pd: u32, lkey: u32) -> Vec<u8> {
     words(&[0x0104_0900, 0, 0, u32::from(log_entries) << 24, 0, u32::from(0x80 | vector), pd, lkey], 0x40)
 }
 
-/// A CQ with completion EQ 1 and async EQ 2 (section 6.4).
+/// A CQ that uses EQ 1 for completion events and EQ 2 for asynchronous events (section 6.4).
 #[derive(Clone, Copy, Debug)]
 pub struct Cq {
     pub cqn: u32,

@@ -12,7 +12,7 @@ use protocol::roce::Imm;
 
 use super::queue_pair::sge;
 
-/// Returns the fence of a WQE. A local fence implies the read fence.
+/// Returns the fence of a WQE. A local fence implies a read fence.
 pub(super) const fn fence(control: &Control) -> Fence {
     match (control.local_fence, control.read_fence) {
         (true, _) => Fence::All,
@@ -21,7 +21,7 @@ pub(super) const fn fence(control: &Control) -> Fence {
     }
 }
 
-/// Converts a parsed WQE into the operation, its payload and the solicited-event flag.
+/// Converts a parsed WQE into an operation, its payload and the solicited-event flag.
 ///
 /// # Errors
 /// `FastRegisterLength` for a fast register WQE with an invalid page size.
@@ -64,7 +64,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
     })
 }
 
-/// Converts immediate data from a number in the WQE to the big-endian bytes that packets carry.
+/// Converts immediate data from a number in the WQE to the big-endian bytes carried in packets.
 const fn imm(number: u32) -> Imm {
     Imm(number.to_be_bytes())
 }

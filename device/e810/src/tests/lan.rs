@@ -35,8 +35,7 @@ const BUFFER_STRIDE: u64 = 2048;
 
 pub(super) const PEER: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A driver with one VSI and one queue pair. The VSI receives frames for the driver's address and broadcast
-/// frames.
+/// A driver with one VSI and one queue pair. The VSI receives broadcast frames and frames addressed to the driver.
 pub(super) struct Nic {
     pub(super) driver: Driver,
     vsi: u16,
@@ -134,8 +133,8 @@ impl Nic {
         driver.enable_vector(VECTOR);
     }
 
-    /// Posts a frame in a single buffer and rings the doorbell. `word` contains additional bits for the
-    /// descriptor's second word.
+    /// Posts a frame in a single buffer and rings the doorbell. `word` contains additional bits for the descriptor's
+    /// second word.
     pub(super) fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFER + u64::from(self.next) * 0x1000;
         self.driver.bus.poke(buffer, frame);
@@ -199,7 +198,7 @@ fn received_frame_raises_interrupt() {
 }
 
 #[test]
-fn frames_to_other_macs_are_not_delivered() {
+fn frames_for_other_macs_are_not_delivered() {
     let mut nic = Nic::new();
     nic.receive_frame(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
     nic.receive_frame(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
@@ -241,7 +240,7 @@ fn mac_loopback_returns_frames_until_reset() {
 }
 
 #[test]
-fn frames_of_one_turn_share_interrupt() {
+fn frames_received_in_one_turn_share_interrupt() {
     let mut nic = Nic::new();
     for _ in 0..5 {
         nic.driver.bus.hca.handle_frame(&frame(MAC.0, PEER, 60));
@@ -319,7 +318,7 @@ fn jumbo_frames_work_after_mtu_change() {
     let jumbo = frame(MAC.0, PEER, 9000);
     nic.receive_frame(&jumbo);
     let received: Vec<u8> = (0..5).flat_map(|entry| nic.received(entry).0).collect();
-    assert_eq!(received, jumbo, "the frame fills five buffers of 2 KiB");
+    assert_eq!(received, jumbo, "the frame occupies five buffers of 2 KiB");
 }
 
 #[test]
@@ -332,20 +331,20 @@ fn rejects_commands_for_invalid_queues() {
         13,
         "EEXIST: the queue is already enabled"
     );
-    assert_eq!(status(&mut nic, &add_queue(16, vsi, TRANSMIT_RING)), 14, "EINVAL: there are 16 queues");
+    assert_eq!(status(&mut nic, &add_queue(16, vsi, TRANSMIT_RING)), 14, "EINVAL: there are only 16 queues");
     assert_eq!(status(&mut nic, &add_queue(1, vsi + 1, TRANSMIT_RING)), 2, "ENOENT: the VSI does not exist");
     assert_eq!(status(&mut nic, &disable_queue(1)), 2);
     let mut short = add_queue(1, vsi, TRANSMIT_RING);
     short.parameters[0] = 2;
     assert_eq!(status(&mut nic, &short), 14);
-    // Queue 1 precedes the missing group, so it was added. Queue 0 still works.
+    // Queue 1 precedes the missing group, so it has been added. Queue 0 still works.
     nic.driver.succeed(&disable_queue(1));
     nic.send(&frame(PEER, MAC.0, 60), 0);
     assert_eq!(nic.driver.bus.settle().len(), 1);
 }
 
 #[test]
-fn removed_queues_free_their_leaves() {
+fn removing_queue_frees_its_leaf() {
     let mut nic = Nic::new();
     let vsi = nic.vsi;
     for _ in 0..20 {
@@ -355,7 +354,7 @@ fn removed_queues_free_their_leaves() {
     }
 }
 
-/// Builds "Add RDMA queue set" for a handle chosen by the driver.
+/// Builds an "Add RDMA queue set" command with a handle chosen by the driver.
 fn add_rdma_set(set: u16) -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[0] = 1;
@@ -364,7 +363,7 @@ fn add_rdma_set(set: u16) -> AdminCommand {
     AdminCommand::with_input(Opcode::AddRdmaQueueSet, parameters, &buffer)
 }
 
-/// Builds "Delete elements" for one leaf.
+/// Builds a "Delete elements" command for one leaf.
 fn delete_leaf(teid: &[u8]) -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[0] = 1;
@@ -379,7 +378,7 @@ fn rdma_queue_sets_without_leaves_are_limited() {
         driver.succeed(&delete_leaf(&reply.buffer[12..16]));
     }
     assert_eq!(driver.execute(&add_rdma_set(512)).status, 16, "ENOSPC: the limit is 512 sets");
-    assert_eq!(driver.execute(&add_rdma_set(0)).status, 13, "EEXIST: the set exists without its leaf");
+    assert_eq!(driver.execute(&add_rdma_set(0)).status, 13, "EEXIST: the set still exists without its leaf");
     // Bit 15 of an ID in "disable queues" marks an RDMA queue set.
     driver.succeed(&disable_queue(1 << 15));
     driver.succeed(&add_rdma_set(0));
@@ -481,7 +480,7 @@ fn rows_show_queue_and_link_state() {
     nic.driver.bus.settle();
     let rows = nic.driver.bus.hca.rows::<QueueRow>(0);
     let expected = QueueRow { state: QueueState::Stopped, head: 2, tail: 2, ..transmit };
-    assert_eq!(rows[0], expected, "the queue of the invalid frame is stopped");
+    assert_eq!(rows[0], expected, "the queue with the invalid frame is stopped");
 }
 
 #[test]

@@ -29,8 +29,8 @@ fn library(len: u32) -> Vec<u8> {
     RecvWqe { data: smallvec![unit(len)] }.emit(64)
 }
 
-/// Returns a slot as posted by the kernel driver: permanently linked, without the valid bit, with a terminator that has
-/// the invalid key.
+/// Returns a slot as posted by the kernel driver: permanently linked, without the valid bit, and with a terminator that
+/// contains the invalid key.
 fn kernel(len: u32) -> Vec<u8> {
     let mut slot = vec![0x80, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     slot.extend_from_slice(&unit(len).emit_le());
@@ -88,7 +88,7 @@ fn slot_with_valid_bit_is_fetched_only_once() {
 }
 
 #[test]
-fn kernel_slot_is_fetched_only_once_until_refilled() {
+fn kernel_slot_is_not_fetched_again_until_refilled() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for slot in 0..4 {
         mem.put(slot * 64, &kernel(1));
@@ -122,7 +122,7 @@ fn uncleared_slots_are_fetched_once_per_lap() {
 }
 
 #[test]
-fn slot_without_valid_bit_is_fetched_on_first_lap() {
+fn slot_without_valid_bit_is_fetched_on_first_pass() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
     let (mem, mut queue) = queue(keep);
     let mut slot = library(5);
@@ -189,12 +189,12 @@ fn required_valid_bit_skips_stale_slots() {
     }
 }
 
-/// Returns the key data of an RC QP of the user library.
+/// Returns the key data of an RC QP that belongs to the user library.
 fn library_rst() -> RdQpRst {
     RdQpRst { usr_page: 1, service: Some(ServiceType::Rc), state: Some(QpState::Init), ..rst() }
 }
 
-/// Creates a queue of the user library in INIT: the valid bit is required, and no slot has been used.
+/// Creates a user-library queue in INIT. The valid bit is required, and no slot has been used.
 fn of_library() -> (Region, RecvQueue) {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let (mem, mut queue) = queue(options);
@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Returns the stores with which the library posts a receive, in order. Each store is an offset in the slot and the
-/// bytes to write. A list shorter than the maximum ends with a terminator.
+/// Returns, in order, the stores with which the library posts a receive. Each store consists of an offset in the slot
+/// and the bytes to write. A list shorter than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -232,7 +232,7 @@ fn receive_is_posted_by_its_last_store() {
     for longest in 1..=3 {
         for len in 1..=longest {
             let (mem, mut queue) = of_library();
-            // Two receives of maximum length, one after the other, reveal the maximum list length.
+            // Two consecutive receives with lists of maximum length reveal the maximum list length.
             let full: Vec<_> = (1..).take(longest).map(unit).collect();
             (0..2).for_each(|slot| post(&mem, slot, &full, longest));
             for slot in 0..2 {
@@ -267,7 +267,7 @@ fn empty_receive_and_address_zero_are_posted() {
     }
 }
 
-/// Receives of maximum length have no terminator, but a receive posted before RTR is known to be complete.
+/// Lists of maximum length have no terminator, but a receive posted before RTR is known to be complete.
 #[test]
 fn receive_posted_before_rtr_determines_list_length() {
     for longest in 0..=3usize {
@@ -289,7 +289,7 @@ fn only_rc_waits_for_settle_time() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
-        // All elements but the last have been written.
+        // Write all elements except the last.
         post(&mem, 0, &data[..longest - 1], longest - 1);
         assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
         post(&mem, 0, &data, longest);
@@ -360,7 +360,7 @@ fn only_rc_queues_with_valid_bits_are_watched() {
     queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
     assert!(!queue.watch(NOW, &mem), "UD does not wait for the settle time");
     let (mem, mut queue) = self::queue(QueueOptions::default());
-    assert!(!queue.watch(NOW, &mem), "the queue does not need the valid bit");
+    assert!(!queue.watch(NOW, &mem), "the queue does not require the valid bit");
     assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "the QP has no receive queue");
 }
 

@@ -18,11 +18,11 @@ pub struct Change<'a> {
     pub control: UmrControl,
     /// New values of the fields to change.
     pub context: MkeyContext,
-    /// New entries for a part of the translation list. `None` keeps the list.
+    /// New entries for part of the translation list. `None` keeps the list.
     pub list: Option<&'a [u8]>,
-    /// Whether the request may change a key in any protection domain, and move the key to another domain.
+    /// Whether the request may change a key in any protection domain, and may move it to another one.
     pub any_pd: bool,
-    /// Whether the request may map guest pages. Otherwise it can only invalidate a key with a page list.
+    /// Whether the request may map guest pages. If not, a key with a page list can only be invalidated.
     pub maps_pages: bool,
 }
 
@@ -59,8 +59,8 @@ impl Mkeys {
         if !any_pd && (old.pd != initiator.pd || new.pd != initiator.pd) {
             return Err(AccessError::Pd);
         }
-        // Section 23.3: unless the request may map pages, it can only invalidate a key with a page list. Otherwise, a
-        // user program could map any guest page.
+        // Section 23.3: a request that may not map pages can only invalidate a key with a page list. Without this
+        // check, a user program could map any guest page.
         let is_invalidation = control.mask == MkeyMask::FREE && new.free && list.is_none_or(<[u8]>::is_empty);
         let has_ranges = matches!(old.access_mode(), Some(AccessMode::Ranges | AccessMode::FixedRanges));
         if !maps_pages && !has_ranges && !is_invalidation {

@@ -24,8 +24,8 @@ pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
     Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
-/// Returns the error for commands that concern local memory. Section 12, T14: with a "bad opcode" error, the driver
-/// would abort its initialisation.
+/// Returns the error for commands that concern local memory. Section 12, T14: if the device returned a "bad opcode"
+/// error instead, the driver would abort its initialisation.
 pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }

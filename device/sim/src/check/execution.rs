@@ -17,7 +17,7 @@ pub(super) enum Role {
     Requester,
     /// Key operations posted by the owner of the memory.
     Owner,
-    /// Local keys that READs invalidate once their data has arrived.
+    /// Local keys that READs invalidate after their data has arrived.
     Reader,
 }
 
@@ -124,7 +124,7 @@ impl Checker<'_> {
         match event {
             HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
                 let ops = &pair.lives[life].sides[id.side].ops;
-                // Original values that the atomics must return. A value is unset until the peer has executed its
+                // Original values that the atomics must return. A value is unset until the peer has executed the
                 // atomic.
                 let originals = self.side(peer).originals.clone();
                 let bytes = |index: usize, op: &Op| match op.request.op {
@@ -170,7 +170,7 @@ impl Checker<'_> {
                 side.originals[index] = Some(*original);
                 Ok(())
             }
-            // The key is invalidated after the last byte and before the receive request completes.
+            // The key is invalidated after the last byte has been written and before the receive request completes.
             HostEvent::Invalidated { key, .. } => {
                 let ops = &pair.lives[life].sides[peer.side].ops[..self.side(peer).sends.posted];
                 let side = self.side_mut(id);

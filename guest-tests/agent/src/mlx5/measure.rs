@@ -1,5 +1,5 @@
-//! Measures RDMA WRITEs through the queue pair that is connected to itself. On a host without guests, a single driver
-//! thread can measure the device in this way.
+//! Measures RDMA WRITEs on a queue pair that is connected to itself. A single driver thread can therefore measure the
+//! device on a host that runs no guests.
 
 use std::hint::spin_loop;
 use std::thread;
@@ -47,7 +47,7 @@ impl Mlx5 {
         self.arena.publish_byte(destination, 0);
         let mut taken = Vec::with_capacity(step.rounds as usize);
         for round in 0..step.rounds {
-            // The value differs from that of the previous round, and from the initial value 0.
+            // The value differs from the one used in the previous round and from the initial value 0.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             self.arena.publish_byte(source, number);
             let started = Instant::now();
@@ -64,7 +64,7 @@ impl Mlx5 {
         Ok(RoundTrips { min_ns: at(0)?, median_ns: at(50)?, p99_ns: at(99)? })
     }
 
-    /// Returns the bus addresses of a source and a destination of `len` bytes in the memory for copies.
+    /// Returns the bus addresses of a source and a destination of `len` bytes in the copy buffer.
     fn halves(&self, len: u32) -> Result<(u64, u64)> {
         let (first, size) = self.data;
         ensure!(len as usize <= size / 2, bad_step(format!("a message has at most {} bytes", size / 2)));

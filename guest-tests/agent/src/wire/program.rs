@@ -1,8 +1,8 @@
 //! Steps for programs in guests that have a user space.
 //!
 //! A program runs either to completion in one step ([`Run`]) or in the background. A background program is started by
-//! [`Spawn`], answers any number of [`Ask`] steps, and ends with [`Wait`]. Output is text, in which bytes that are not
-//! UTF-8 are replaced.
+//! [`Spawn`], responds to any number of [`Ask`] steps, and ends with [`Wait`]. Output is returned as text; bytes that
+//! are not valid UTF-8 are replaced.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub struct Spawned {
 #[serde(default)]
 pub struct Ask {
     pub program: ProgramId,
-    /// Line to write to the program's input, without newline.
+    /// Line to write to the program's input, without the newline.
     pub line: Option<String>,
     /// Time limit for the answer in milliseconds. The step also fails if the program exits.
     pub timeout_ms: u32,
@@ -52,7 +52,7 @@ pub struct Ask {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// The program's line of output, without newline.
+    /// The line of output, without the newline.
     pub line: String,
 }
 
@@ -79,7 +79,7 @@ pub struct Kill {
 pub enum ExitStatus {
     /// The program exited with this code.
     Code(i32),
-    /// A signal with this number ended the program.
+    /// The program was killed by the signal with this number.
     Signal(i32),
 }
 

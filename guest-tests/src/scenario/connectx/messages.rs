@@ -32,7 +32,7 @@ const RECOVERY: &[&str] = &[
     "handling bad device here",
     "mlx5_handle_bad_state:",
     "mlx5_error_sw_reset:",
-    // The port does not answer while the driver restarts the device.
+    // The port does not respond while the driver restarts the device.
     "mlx5_query_mad_ifc_port:",
     "Skipping wait for vf pages stage",
     "starting health recovery flow",
@@ -54,7 +54,7 @@ pub(super) fn check(lines: &[String], warnings: &[String]) -> Result<()> {
     check_others(lines, warnings, &[])
 }
 
-/// Like [`check`], but also accepts the messages of a driver that is recovering from a failure.
+/// Like [`check`], but also accepts messages that a driver logs while it recovers from a failure.
 pub(super) fn check_recovery(lines: &[String], warnings: &[String]) -> Result<()> {
     check_others(lines, warnings, RECOVERY)
 }
@@ -64,7 +64,7 @@ pub(in super::super) fn is_normal(line: &str) -> bool {
     NORMAL.iter().any(|text| line.contains(text))
 }
 
-/// Like [`check`], but also accepts the messages of a driver that unloads itself after a failure.
+/// Like [`check`], but also accepts messages that a driver logs when it unloads itself after a failure.
 pub(super) fn check_unload(lines: &[String], warnings: &[String]) -> Result<()> {
     check_others(lines, warnings, &[RECOVERY, UNLOAD].concat())
 }

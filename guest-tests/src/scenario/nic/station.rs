@@ -23,7 +23,7 @@ use crate::vm::{Image, Vm};
 
 /// Number of CPUs. With two CPUs, the driver uses two of the E810's queue pairs.
 pub(in crate::scenario) const CPUS: u32 = 2;
-/// Guest memory, large enough for a file of 256 MiB.
+/// Guest memory, large enough for a 256 MiB file.
 const MEMORY_MIB: u32 = 1024;
 /// Time limit for loading a driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
@@ -46,7 +46,7 @@ pub(in crate::scenario) struct Station {
     checked: usize,
 }
 
-/// Addresses of a station on one network. Network 0 is untagged, and any other is the VLAN with that ID.
+/// Addresses of a station on one network. Network 0 is untagged. Any other number is a VLAN ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::scenario) struct Address {
     pub(in crate::scenario) ipv4: String,
@@ -64,7 +64,8 @@ impl Address {
     }
 }
 
-/// Returns settings for a station's E810 in strict mode, without frame capture, because these tests transfer gigabytes.
+/// Returns settings for a station's E810 in strict mode. Frames are not captured, because these tests transfer
+/// gigabytes.
 pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
@@ -80,8 +81,8 @@ pub(in crate::scenario) fn e810_without_strict(lab: &Lab, spec: HcaSpec) -> HcaS
 }
 
 impl Station {
-    /// Boots a guest that has an E810 as a plug-in card, and additional disks. The E810's driver loads the lab's own
-    /// DDP package.
+    /// Boots a guest with an E810 as a plug-in card and with the given additional disks. The E810's driver loads the
+    /// lab's own DDP package.
     pub(in crate::scenario) async fn with_e810(
         lab: &Lab,
         run: &RunDir,
@@ -103,7 +104,7 @@ impl Station {
         Self::with_hca(kind::Device::E810, lab, run, image, spec, guest).await
     }
 
-    /// Boots a guest with the given configuration, and with an E810 or a ConnectX as a plug-in card.
+    /// Boots a guest with the given configuration and an E810 or a ConnectX as a plug-in card.
     pub(in crate::scenario) async fn with_hca(
         hca: kind::Device,
         lab: &Lab,
@@ -136,8 +137,8 @@ impl Station {
         self.start_hca().await
     }
 
-    /// Kills the guest with SIGKILL and waits until its daemon has detected the disconnect. Until then, the guest's
-    /// queue pairs still answer.
+    /// Kills the guest with SIGKILL and waits until its daemon has detected the disconnect. Until the daemon detects
+    /// it, the guest's queue pairs still respond to their peers.
     pub(in crate::scenario) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {
@@ -198,7 +199,7 @@ impl Station {
         self.hca.and_then(kind::Device::rdma_device).context("the station has no RDMA device")
     }
 
-    /// Returns the modules of the drivers, and the modules that verbs programs need.
+    /// Returns the driver modules and the modules that verbs programs need.
     pub(in crate::scenario) fn modules(&self) -> &'static [&'static str] {
         self.hca.map_or(&[], kind::Device::modules)
     }
@@ -273,7 +274,7 @@ impl Station {
         daemon.counter("/engine/received_payload_bytes").await
     }
 
-    /// Checks that the card has received at least `bytes` bytes over RDMA since its counter was at `before`.
+    /// Checks that the card has received at least `bytes` bytes over RDMA since its counter had the value `before`.
     pub(in crate::scenario) async fn has_received(&self, before: u64, bytes: u64) -> Result<()> {
         let by_rdma = self.rdma_received().await?.saturating_sub(before);
         ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", self.vm.name());
@@ -349,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn station_addresses_derive_from_network_and_number() {
+    fn station_addresses_are_derived_from_network_and_id() {
         assert_eq!(Address::on(0, 1).ipv4, "10.81.0.1");
         assert_eq!(Address::on(4094, 2).ipv4, "10.96.254.2");
         assert_eq!(Address::on(100, 3).ipv6, "fd81:64::3");

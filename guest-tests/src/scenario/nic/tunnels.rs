@@ -1,4 +1,4 @@
-//! Tunnels between two stations. The kernel builds the inner and the outer headers.
+//! Tunnels between two stations. The kernel builds both the inner and the outer headers.
 
 use anyhow::Result;
 

@@ -62,7 +62,7 @@ enum Request {
 }
 
 impl Talker {
-    /// Starts the program on `mthca0`. `side` is 0 or 1.
+    /// Starts the program, which uses the device `mthca0`. `side` is 0 or 1.
     pub(super) async fn start(vm: &mut Vm, seed: u64, side: usize) -> Result<Self> {
         let program = LineProgram::start(vm, PROGRAM).await?;
         let arguments = json!({ "device": "mthca0", "seed": seed, "side": side });

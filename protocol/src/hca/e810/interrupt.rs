@@ -6,7 +6,7 @@
 use crate::layout;
 
 layout! {
-    /// GLINT_DYN_CTL: control of an interrupt vector.
+    /// GLINT_DYN_CTL: controls an interrupt vector.
     pub struct DynCtl[4] {
         /// Enables the vector. The device clears this bit when it signals the interrupt.
         @0[0]    enable: bool,
@@ -60,7 +60,7 @@ bitflags::bitflags! {
         const HMC_ERROR = 1 << 26;
         /// Error in a push page.
         const PUSH_ERROR = 1 << 27;
-        /// Critical error of the RDMA block (protocol engine).
+        /// Critical error in the RDMA block (protocol engine).
         const PE_CRITICAL_ERROR = 1 << 28;
         /// A virtual function was reset.
         const VF_RESET = 1 << 29;

@@ -187,7 +187,7 @@ layout! {
         @0x44[31]     cq_ignore_overrun: bool,
         @0x44[30]     cq_resize: bool,
         @0x44[29]     cq_moderation: bool,
-        /// Whether MODIFY_CQ can change the moderation period's mode.
+        /// Whether MODIFY_CQ can change the mode of the moderation period.
         @0x44[28]     cq_period_mode: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
@@ -268,7 +268,7 @@ layout! {
         @0x98         timer_mhz: u32,
         /// Frequency of the internal timer in kHz.
         @0x9c         timer_khz: u32,
-        /// Number of UAR pages in a system page.
+        /// Number of UAR pages per system page.
         @0xa4[15:0]   uars_per_page: u16,
         /// Whether CQs may be created with CQE compression. The device is not required to compress any CQEs.
         @0xb4[0]      cqe_compression: bool,
@@ -294,7 +294,7 @@ impl GeneralCaps {
         Self { log_max_user_contexts: 0, log_max_user_memories: 0, user_rights: UserRights::empty(), ..self }
     }
 
-    /// Returns the capabilities of this device with an InfiniBand port.
+    /// Returns the capabilities of this device when it has an InfiniBand port.
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
@@ -374,7 +374,7 @@ impl GeneralCaps {
 }
 
 layout! {
-    /// Capabilities of atomic operations.
+    /// Capabilities for atomic operations.
     pub struct AtomicCaps[32] big_endian {
         /// Byte order of results. It is 0 in the maximum capabilities. In the current capabilities, it is the value set
         /// by SET_HCA_CAP.

@@ -28,7 +28,7 @@ pub struct Srqc {
     pub log_slot: u8,
     /// Protection domain of the queue and the data.
     pub pd: Pdn,
-    /// A single event is raised when fewer WQEs than this remain posted; 0 disables the event.
+    /// A single event is raised when fewer than this many WQEs remain posted; 0 disables the event.
     pub limit: u16,
 }
 
@@ -43,7 +43,7 @@ impl Srqc {
     /// Parses the inbox of SW2HW_SRQ. `max_log_slots` is the log2 of the maximum number of slots.
     ///
     /// # Errors
-    /// EXCEED_LIM if the SRQ has more slots than this limit.
+    /// EXCEED_LIM if the SRQ has more slots than that.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let log_slots = raw.head.log_slots();

@@ -85,7 +85,7 @@ impl Link {
         &self.socket
     }
 
-    /// Pushes frames until one does not fit, and returns the number that fitted.
+    /// Pushes frames until one does not fit. Returns the number of frames pushed.
     pub(super) fn put<'a>(
         &mut self,
         frames: impl Iterator<Item = (&'a [u8], IcrcField)>,

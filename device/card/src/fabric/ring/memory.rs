@@ -72,7 +72,7 @@ pub enum Side {
     Receiver,
 }
 
-/// The shared ring of one direction.
+/// The shared ring for one direction.
 #[derive(Clone, Debug)]
 struct Ring {
     region: Arc<MmapRegion>,
@@ -303,8 +303,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Releases the space of the frames that were taken. Returns true if the producer is waiting for space and must be
-    /// woken.
+    /// Releases the space occupied by the frames that were taken. Returns true if the producer is waiting for space and
+    /// must be woken.
     #[must_use]
     pub fn release(&mut self) -> bool {
         self.ring.counter(TAIL_AT).store(self.tail, Ordering::Release);

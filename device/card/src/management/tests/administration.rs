@@ -35,8 +35,7 @@ fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     record
 }
 
-/// mthca interface, section 9.3: the component mask selects none of the parameters that are needed to create
-/// a group.
+/// mthca interface, section 9.3: the component mask selects none of the parameters that are needed to create a group.
 #[test]
 fn broadcast_group_join_needs_no_parameters() {
     let mut management = open(1);
@@ -107,7 +106,7 @@ fn creator_sets_group_parameters() {
         assert_eq!(status(&answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(mgid, state)))), 0);
     }
     let found = answer(&mut management, sa(GET, GROUP, 1, &group(mgid, 0)));
-    assert_eq!(status(&found), 0x0300, "the group is deleted with its last member");
+    assert_eq!(status(&found), 0x0300, "the group is deleted when its last member leaves");
 }
 
 #[test]
@@ -190,7 +189,7 @@ fn path_record_query_derives_lid_from_gid() {
     expected[40..44].copy_from_slice(&[0, 2, 0, 1]);
     expected[49] = 0x81;
     expected[54..57].copy_from_slice(&[0x84, 0x86, 0x92]);
-    assert_eq!(found[56..120], expected, "the path has the requested GIDs and the attributes of the subnet");
+    assert_eq!(found[56..120], expected, "the path has the requested GIDs and the subnet's attributes");
 
     let loopback = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_1, GID_1)));
     assert_eq!(loopback[96..100], [0, 1, 0, 1]);
@@ -200,10 +199,10 @@ fn path_record_query_derives_lid_from_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// In a subnet of n ports, a query without source and destination would match n * n paths. The response contains only
-/// the paths from one source.
+/// In a subnet of n ports, a query with neither source nor destination would match n * n paths. The response contains
+/// only the paths from one source.
 #[test]
-fn path_table_contains_paths_of_one_source() {
+fn path_table_contains_paths_from_one_source() {
     let mut management = open(1);
     let mut paths = |mask, record: [u8; 64]| {
         let table = answer(&mut management, sa(GET_TABLE, PATH, mask, &record));
@@ -292,12 +291,12 @@ fn sa_ignores_responses_and_other_mad_classes() {
     assert_eq!(
         ask(&mut management, QP1, sa(GET, 1, 0, &[])),
         [] as [Mad; 0],
-        "a closed port answers nothing"
+        "a closed port sends no responses"
     );
 }
 
 #[test]
-fn services_are_registered_found_and_removed() {
+fn services_can_be_registered_found_and_removed() {
     let mut management = open(1);
     let mut record = [0; 176];
     record[..8].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0x12, 0x34]);
@@ -316,7 +315,7 @@ fn services_are_registered_found_and_removed() {
 /// window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // Linux puts the method of its original request, not the method of the response, into the acknowledgement.
+    // In the acknowledgement, Linux uses the method of its original request, not the method of the response.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());
@@ -347,7 +346,7 @@ fn single_segment_rmpp_response_is_first_and_last() {
 #[test]
 fn long_rmpp_response_is_windowed_and_retransmitted() {
     let mut management = open(200);
-    // PortInfo of the HCA and of 201 switch ports: 202 records of 72 bytes in 73 segments.
+    // PortInfo for the HCA and 201 switch ports: 202 records of 72 bytes in 73 segments.
     let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
     assert_eq!(
         (first[26] & 7, &first[28..32]),
@@ -359,7 +358,7 @@ fn long_rmpp_response_is_windowed_and_retransmitted() {
 
     let window = ask(&mut management, QP1, acknowledge(&first, 1, 65));
     assert_eq!(window.len(), 64);
-    // Without an acknowledgement, the segments of the window are retransmitted.
+    // Without an acknowledgement, the segments in the window are retransmitted.
     management.handle_deadline(&at(1010));
     let again: Vec<_> = outputs(&mut management)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Creates listening sockets, and accepts clients.
+//! Creates listening sockets and accepts clients.
 
 use std::fmt;
 use std::fs::File;
@@ -53,12 +53,12 @@ pub enum ListenError {
     Descriptor { fd: RawFd, reason: &'static str },
 }
 
-/// Access to a socket: the mode and the group of its file. The mode does not depend on the umask.
+/// Access to a socket: the mode and the group of its file. The mode is set regardless of the umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub mode: Mode,
-    /// Group of the file. `None` keeps the group assigned by the kernel, which is the group of the process or
-    /// of the directory.
+    /// Group of the file. `None` keeps the group assigned by the kernel, which is the group of the process or of the
+    /// directory.
     pub group: Option<Gid>,
 }
 
@@ -86,13 +86,13 @@ pub struct Listener {
 pub enum Source {
     /// A listening socket, which serves one client at a time.
     Listener(Arc<Listener>),
-    /// A connected client. The device ends when the client disconnects.
+    /// A connected client. The device stops when the client disconnects.
     Client(UnixStream),
 }
 
 impl Listener {
-    /// Listens on `path` with access for the user of this process only. Replaces the socket file of a process
-    /// that has ended.
+    /// Listens on `path` and grants access only to the user of this process. Replaces a socket file left behind by a
+    /// process that has exited.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -100,8 +100,7 @@ impl Listener {
         Self::bind_for(path, Access::PRIVATE)
     }
 
-    /// Duplicates the socket as a non-blocking listener. The socket file is still removed when `self` is
-    /// dropped.
+    /// Duplicates the socket as a non-blocking listener. The socket file is still removed when `self` is dropped.
     ///
     /// # Errors
     /// Fails if the process has reached its descriptor limit.
@@ -115,8 +114,8 @@ impl Listener {
     /// Fails as [`Listener::bind`] does.
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
-        // Two processes that find the same stale file must not both replace it: the second process must find
-        // the socket of the first. The lock is on the directory, so it leaves no file behind.
+        // Two processes that find the same stale file must not both replace it: the second process must find the
+        // first's socket. The lock is on the directory, so it leaves no file behind.
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -131,7 +130,7 @@ impl Listener {
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
     }
 
-    /// Returns whether the socket was inherited. An inherited socket cannot be created again.
+    /// Returns whether the socket was inherited. An inherited socket cannot be recreated.
     pub fn is_passed(&self) -> bool {
         self.file.is_none()
     }
@@ -185,8 +184,8 @@ impl Source {
             .filter(|metadata| metadata.file_type().is_socket())
             .ok_or(wrong("is not an open socket"))?;
         // SAFETY: the descriptor is open, as just checked. It was inherited for this use, and no other code uses its
-        // number. This code runs once, for a number from the command line, before another descriptor could get that
-        // number.
+        // number. The number is from the command line, and this code runs once, before another descriptor could get
+        // the same number.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
             return Err(wrong("is not a Unix socket"));
@@ -254,8 +253,8 @@ impl Waited {
     }
 }
 
-/// Creates a listening socket with the given access. A user without this access can never connect, because the
-/// file gets its group and mode before the socket listens.
+/// Creates a listening socket with the given access. A user without this access can never connect, because the file
+/// gets its group and mode before the socket listens.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;
@@ -271,9 +270,9 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change modes.
-/// The umask applies to all threads. Private files that other threads create in the meantime stay private,
-/// because a umask can only remove permissions.
+/// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change modes. The
+/// umask applies to all threads. Private files that other threads create in the meantime stay private, because a umask
+/// can only remove permissions.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
     let _ours = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -284,8 +283,8 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
 }
 
 fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
-    // Use a descriptor, so that the changed file is the one that was checked, even if other users can write to
-    // the directory.
+    // Use a descriptor, so that the changed file is the one that was checked, even if other users can write to the
+    // directory.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
         return Err(Errno::NOTSOCK);
@@ -336,8 +335,8 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
 /// The probe socket. It is created before the process enters the sandbox, where no other socket can connect.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Creates the probe socket. It must be created before the process enters the sandbox, and is used afterwards to check
-/// whether a socket is in use.
+/// Creates the probe socket, which is used to check whether a socket is in use. This function must be called before the
+/// process enters the sandbox.
 ///
 /// # Errors
 /// Fails if the process has reached its descriptor limit.
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_error_names_path() {
+    fn listen_error_contains_path() {
         let error = Listener::bind(Path::new("/nonexistent/folder/x.sock")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/folder/x.sock: cannot listen:"), "{error}");
     }

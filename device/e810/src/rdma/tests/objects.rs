@@ -1,5 +1,5 @@
-//! Tests of ARP entries, address handles, groups, nodes, regions and event queues, with operations from E810 interface,
-//! section 16.3.
+//! Tests for ARP entries, address handles, groups, nodes, regions and event queues, with operations from the E810
+//! interface, section 16.3.
 
 use std::net::IpAddr;
 
@@ -28,9 +28,9 @@ fn rdma(driver: &mut Driver) -> &Rdma {
     &driver.bus.hca.frontend_and_memory().0.state.function.rdma
 }
 
-/// Operation "0f ARP add" of section 16.3, as recorded in `irdma-probe.cqp.gz`.
+/// Operation "0f ARP add" from section 16.3, as recorded in `irdma-probe.cqp.gz`.
 const ARP_ADD: &[(usize, u64)] = &[(16, 0x02e8_1000_0001), (24, 0x8000_0c0f_0000_0001)];
-/// Operation "1c AH, IPv4" of section 16.3.
+/// Operation "1c AH, IPv4" from section 16.3.
 const AH: &[(usize, u64)] = &[
     (0, 0x02e8_1000_0001_0000),
     (8, 0x000e_0000_0000_ffff),
@@ -73,7 +73,7 @@ const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 /// Address of the group's member list.
 const MEMBERS: u64 = 0x90_0000;
 
-/// Returns operation 622 of the recording `run612-bat7-dev0.cqp.gz`, with the opcode replaced by `operation`.
+/// Returns operation 622 from the recording `run612-bat7-dev0.cqp.gz`, with the opcode replaced by `operation`.
 fn group(operation: u64) -> [(usize, u64); 5] {
     [
         (0, 0x0100_5e01_0203),
@@ -114,8 +114,8 @@ fn group_contains_members_listed_in_its_context() {
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
-/// Section 13.8: drivers choose an operation under a lock, but issue it after releasing the lock. The operations of two
-/// members can therefore arrive in the wrong order.
+/// Section 13.8: drivers choose an operation under a lock, but issue it after releasing the lock. The operations for
+/// two members can therefore arrive in the wrong order.
 #[test]
 fn group_accepts_reordered_modify() {
     let address = IpAddr::from([239, 1, 2, 3]);
@@ -139,7 +139,7 @@ fn group_accepts_reordered_modify() {
     assert_eq!(perform(0x26, &[7]), [7]);
 }
 
-/// Operations "2c nodes" of section 16.3, and the operations recorded while the driver was unloaded.
+/// Operations "2c nodes" from section 16.3, and the operations recorded while the driver was being unloaded.
 #[test]
 fn adding_leaf_node_returns_queue_set_handle() {
     let node = |word| wqe(&[(24, word), (32, 0x0001_0001_0000_0000)]);
@@ -187,7 +187,7 @@ const STAG: u32 = 0x9132_58d1;
 const DEALLOCATE: &[(usize, u64)] =
     &[(8, 0x0001_8000_0000_0000), (16, 0x9132_5800), (24, 0x8000_080d_0000_0000)];
 
-/// Reads the region of [`STAG`] locally, as a QP in protection domain `pd`.
+/// Performs a local read from the region registered as [`STAG`], on behalf of a QP in protection domain `pd`.
 fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, engine::AccessError> {
     let (device, dma) = driver.bus.hca.frontend_and_memory();
     let rdma = &device.state.function.rdma;
@@ -198,7 +198,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
     Ok(bytes)
 }
 
-/// Operation "0a register MR" of section 16.3, but with a different page.
+/// Operation "0a register MR" from section 16.3, but with a different page.
 #[test]
 fn contiguous_region_checks_bounds_pd_and_stag() {
     const VA: u64 = 0x55ec_bd10_3000;
@@ -236,7 +236,7 @@ fn stag_lookup_compares_all_bits() {
 }
 
 #[test]
-fn read_of_paged_region_may_cross_pages() {
+fn read_can_cross_page_boundary_of_paged_region() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
     // PBLEs 8 and 9 contain the page addresses 0xa00000 and 0xc00000. PBLE 16 refers to this list.
@@ -262,7 +262,7 @@ fn read_of_paged_region_may_cross_pages() {
     assert_eq!(refused(&mut driver, &reserved), codes(CqpErrorCode::Invalid));
 }
 
-/// Operations "09 allocate STag" and "09 window (6.12)" of section 16.3.
+/// Operations "09 allocate STag" and "09 window (6.12)" from section 16.3.
 #[test]
 fn allocated_stag_is_invalid_until_registered() {
     let mut driver = brought_up();

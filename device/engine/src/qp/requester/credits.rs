@@ -3,7 +3,7 @@
 //! An ACK sets a limit: the last message that it completes, plus the credits that it grants. Only messages that consume
 //! a receive request count. Messages up to the limit can be sent freely. Beyond the limit, a single packet with AckReq
 //! can be sent as a probe: the first packet of a SEND, or the last packet of a WRITE with immediate. If the probe is
-//! accepted, the message has its receive request and continues.
+//! accepted, the message has obtained its receive request and can continue.
 //!
 //! The specification expresses the limit in message sequence numbers (MSN, SSN). This code instead counts the messages
 //! completed up to the acknowledged PSN, because the responder counts a READ that is split into chunks as several
@@ -21,7 +21,7 @@ const TABLE: [u32; 31] = [
     4096, 6144, 8192, 12288, 16384, 24576, 32768,
 ];
 
-/// Code of an ACK without a credit count.
+/// Code in an ACK without a credit count.
 const NO_CREDITS: u8 = 31;
 
 /// Returns the code for the largest credit count not above `posted`, or [`NO_CREDITS`] if `posted` is `None`.
@@ -39,7 +39,7 @@ pub(super) struct Credits {
 }
 
 impl Credits {
-    /// Applies the credit `code` of an ACK whose last completed message is `done`. A late ACK never lowers the limit.
+    /// Applies the credit `code` from an ACK whose last completed message is `done`. A late ACK never lowers the limit.
     pub(super) fn update(&mut self, code: u8, done: u32) {
         let given = TABLE.get(usize::from(code)).map(|credits| done.wrapping_add(*credits));
         self.limit = match (given, self.limit) {
@@ -48,7 +48,7 @@ impl Credits {
         };
     }
 
-    /// Returns by how many messages `message` exceeds the limit; 0 or less if it does not.
+    /// Returns how many messages `message` is beyond the limit; 0 or less if it is within the limit.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }

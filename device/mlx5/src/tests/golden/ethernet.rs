@@ -1,6 +1,6 @@
 //! Replays the commands and port events of a guest with an Ethernet port.
 //!
-//! The tests of the netdev replay the frames of these sessions, with their WQEs, CQEs and CQ events.
+//! The netdev tests replay the frames of these sessions, with their WQEs, CQEs and CQ events.
 
 use protocol::hca::mlx5::access_register::{AccessReg, PortRegister};
 use protocol::hca::mlx5::eqe::PortChange;
@@ -9,8 +9,9 @@ use protocol::ids::MacAddr;
 
 use super::*;
 
-/// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
-/// earlier traces. The traces between netdev-up and VLAN contain frames, but no commands.
+/// The traces in the order in which they were recorded. In the last trace, the driver unloads and destroys the objects
+/// created in the earlier traces. The traces between netdev-up and VLAN are omitted, because they contain frames but no
+/// commands.
 const TRACES: [&str; 7] = [
     include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
     include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"),
@@ -25,7 +26,7 @@ const MAC: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 1]);
 
 /// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
 /// devices.
-fn expected_of_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
+fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     let mut output = expected(heading, command, recorded, ours);
     let take_own = |output: &mut [u8], first: usize, len: usize| {
         output[first..first + len].copy_from_slice(&ours[first..first + len]);
@@ -51,7 +52,7 @@ fn expected_of_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], o
             };
             output = QueriedNicVport { context }.emit().to_vec();
         }
-        // The recorded device ignored that the driver had disabled the port with PAOS.
+        // The recorded device reported that the link was up although the driver had disabled the port with PAOS.
         Command::QueryVportState(_) if heading.starts_with("180 ") => {
             take_own(&mut output, VportState::LEN - 1, 1)
         }
@@ -59,14 +60,14 @@ fn expected_of_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], o
         Command::QueryVportCounter(_) => output[OutputHeader::LEN..].fill(0),
         Command::AccessReg(access, _) => match PortRegister::from_code(access.register) {
             Some(PortRegister::NodeDescription) => take_own(&mut output, AccessReg::LEN, 64),
-            // The recorded device ignored writes of the MTU and of the port state.
+            // The recorded device ignored writes to the MTU and the port state.
             Some(PortRegister::Pmtu) => take_own(&mut output, AccessReg::LEN + 8, 8),
             Some(PortRegister::Paos) => take_own(&mut output, AccessReg::LEN + 2, 2),
             // The recorded device reported the mode of a link that the driver had brought down.
             Some(PortRegister::Ptys) => take_own(&mut output, AccessReg::LEN + 0x24, 4),
             // The recorded device returned the offset of each counter as its value.
             Some(PortRegister::Ppcnt) => output[AccessReg::LEN + 8..].fill(0),
-            // The recorded device did not return the number of the port.
+            // The recorded device did not return the port number.
             Some(PortRegister::Pfcc) => take_own(&mut output, AccessReg::LEN + 1, 1),
             _ => {}
         },
@@ -75,12 +76,13 @@ fn expected_of_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], o
     output
 }
 
-/// Returns whether a line is an EQE for a change of the port.
+/// Returns whether a line is a port change EQE.
 fn is_port_event(line: &str) -> bool {
     line.starts_with("EQE eqn=2 ")
 }
 
-/// Returns whether a line belongs to a command, or is a doorbell for the EQ of command events or port events.
+/// Returns whether a line belongs to a command, is a port change EQE, or is a doorbell for the EQ that receives command
+/// or port events.
 fn is_replayed(line: &str) -> bool {
     let other = ["ETHWQE ", "ETHRX ", "FRAME ", "CQE ", "EQE "].iter().any(|kind| line.starts_with(kind));
     let is_doorbell = line.starts_with("DB ");
@@ -93,7 +95,7 @@ impl Session<'_> {
         let command = Command::parse(input).unwrap();
         self.queues.prepare(self.driver, &command);
         let ours = self.driver.execute(input, recorded.len());
-        assert_eq!(ours, expected_of_ethernet(heading, &command, recorded, &ours), "{heading}");
+        assert_eq!(ours, expected_for_ethernet(heading, &command, recorded, &ours), "{heading}");
         self.queues.apply(self.driver, &command, &ours);
         // The command that destroys the command EQ raises no event.
         if by_event && !heading.starts_with("478 ") {
@@ -106,7 +108,7 @@ impl Session<'_> {
     /// Changes the link as in the recording, and checks the event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
-        // This device has raised two more events, because the driver disabled and enabled the port with PAOS.
+        // This device has raised two additional events, because the driver disabled and enabled the port with PAOS.
         let entry = Entry { kind: Kind::Eqe, number, index: index + 2, bytes: bytes(words) };
         let (event, _) = Eqe::parse(&output(&entry.bytes)).unwrap();
         self.driver.hca.set_link(matches!(event, Eqe::Port { change: PortChange::Up, .. }));

@@ -1,5 +1,5 @@
-//! Two guests with one card of the tested kind each, and a third guest that runs soft-RoCE on an emulated NIC. The
-//! third guest is connected to the first. If the tested cards are ConnectX cards, a fourth guest has an E810.
+//! Two guests, each with one card of the tested kind, and a third guest that runs soft-RoCE on an emulated NIC. The
+//! third guest is connected to the first. If the tested cards are ConnectX cards, there is a fourth guest with an E810.
 
 use std::fmt;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(super) enum Network {
 impl Network {
     pub(super) const ALL: [Self; 4] = [Self::V4, Self::V6, Self::VlanV4, Self::VlanV6];
 
-    /// Returns a multicast group address of this network's IP version.
+    /// Returns a multicast group address for this network's IP version.
     pub(super) const fn group(self) -> &'static str {
         match self {
             Self::V4 | Self::VlanV4 => "239.1.1.1",
@@ -146,7 +146,7 @@ impl Bench {
         bring_up(&mut station.vm, &format!("vlan{VLAN}"), &address).await
     }
 
-    /// Runs a program between client and server.
+    /// Runs a program between a client and a server.
     pub(super) async fn connect(
         &mut self,
         program: &Program,
