@@ -40,22 +40,22 @@ fn complaint(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Starts a server that accepts one client and answers its first request with `answer`.
-fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
+/// Starts a server that accepts one client and sends `reply` in response to its first request.
+fn server(reply: &'static [u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");
     let listener = UnixListener::bind(&path).unwrap();
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();
-        // The client may disconnect before the whole response has been sent.
-        let _ = (&stream).write_all(answer);
+        // The client may disconnect before the whole reply has been sent.
+        let _ = (&stream).write_all(reply);
     });
     (folder, path)
 }
 
 #[test]
-fn socket_is_set_by_option_or_environment() {
+fn socket_path_comes_from_option_or_environment() {
     let (_daemon, control) = start();
     let behind = hcactl().arg("devices").arg("--socket").arg(&control).output().unwrap();
     assert!(printed(&behind).contains("02:00:00:00:00:01"));

@@ -35,7 +35,7 @@ fn every_interface_works_after_fuzzed_input() {
     let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
     let all: Vec<_> = interfaces::ALL.iter().map(|interface| interface.key).collect();
     assert_eq!(fuzzed, all);
-    // One thread per interface, because together they take longer than all other tests.
+    // Run the interfaces in parallel, because one after another they would take longer than all other tests.
     std::thread::scope(|scope| {
         for (_, run, size) in device_fuzz::INTERFACES {
             scope.spawn(move || random_inputs(200, *size, run));
@@ -44,7 +44,7 @@ fn every_interface_works_after_fuzzed_input() {
 }
 
 #[test]
-fn management_answers_after_hostile_input() {
+fn management_responds_after_hostile_input() {
     random_inputs(500, 16, device_fuzz::mads::run);
 }
 
@@ -59,7 +59,7 @@ fn randomly_mapped_guest_memory_matches_model() {
 }
 
 #[test]
-fn port_answers_after_hostile_input() {
+fn port_responds_after_hostile_input() {
     random_inputs(500, 16, device_fuzz::net::run);
 }
 
@@ -69,7 +69,7 @@ fn impaired_frame_count_matches_rules() {
 }
 
 #[test]
-fn switch_isolates_peer_macs_from_hostile_input() {
+fn switch_protects_peer_macs_from_hostile_input() {
     random_inputs(300, 4, device_fuzz::switch::run);
 }
 

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_groups_list_every_visible_command_once() {
+    fn help_groups_list_every_visible_command_exactly_once() {
         let command = Cli::command();
         let visible: BTreeSet<&str> =
             command.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name).collect();

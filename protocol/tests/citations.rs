@@ -161,7 +161,7 @@ fn cited_sections_exist() {
         let shown = path.strip_prefix(REPOSITORY).unwrap_or(&path).display().to_string();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let text = flat(&text);
-        // The interface document of a file is named in the first comment, or follows from the file's path.
+        // A file's interface document is named in its first comment, or follows from its path.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
         let of_head = [

@@ -1,7 +1,8 @@
-//! Tests with the traces in `data/mlx5`: commands and queue entries of a Linux 7.3.4 guest with an InfiniBand port.
+//! Tests with the traces in `data/mlx5`: commands and queue entries from a Linux 7.3.4 guest with an InfiniBand
+//! port.
 //!
-//! A command consists of a heading and the words of its input and output. The heading contains the name of the command,
-//! the lengths, and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means
+//! A command consists of a heading and the words of its input and output. The heading contains the command's name, the
+//! lengths, and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means
 //! n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -46,7 +47,7 @@ const TRACES: [&str; 6] = [
     include_str!("data/mlx5/ib-6-unload.txt"),
 ];
 
-/// Traces of a guest with an Ethernet port.
+/// Traces from a guest with an Ethernet port.
 const ETHERNET: [&str; 2] = [
     include_str!("data/mlx5/eth-1-core-and-netdev-probe.txt"),
     include_str!("data/mlx5/eth-2-mlx5_ib-probe.txt"),
@@ -200,7 +201,7 @@ fn ethernet_commands_are_emitted_unchanged() {
     }
 }
 
-/// Parses the register in an output of ACCESS_REG, emits it again, and returns the resulting output.
+/// Parses the register in an ACCESS_REG output, emits it again, and returns the resulting output.
 fn register(register: u16, output: &[u8]) -> Vec<u8> {
     let (header, data) = output.split_at(OutputHeader::LEN);
     macro_rules! emitted {
@@ -606,12 +607,12 @@ fn every_traced_eqe_is_emitted_unchanged() {
         let (event, owner) = Eqe::parse(entry).unwrap();
         assert_eq!(event.emit(owner), *entry);
         assert!(matches!(event, Eqe::Completion(cqn) if cqn.get() == 0x43), "{event:?}");
-        assert!(!owner, "the EQ of 2048 entries did not wrap around");
+        assert!(!owner, "the EQ with 2048 entries did not wrap around");
     }
 }
 
 #[test]
-fn every_traced_doorbell_parses_to_its_queue() {
+fn every_traced_doorbell_names_existing_queue() {
     let mut kinds = BTreeMap::new();
     for record in records().iter().filter(|record| record.name == "DB") {
         assert_eq!(record.bytes.len() as u64, record.decimal("width"));

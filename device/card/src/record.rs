@@ -11,7 +11,8 @@
 //! - `chunk`, `header`, `reader`: the file format, and its reader
 //! - `queue`, `recorder`: the writer, which does not delay the device
 //! - `replay_source`: the source of a replay's inputs, which also compares the outputs
-//! - `sink`: the interface through which the device reports its inputs and outputs, in a recording and in a replay
+//! - `sink`: the interface through which the device reports its inputs and outputs, both when recording and
+//!   during replay
 //!
 //! # File
 //! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the

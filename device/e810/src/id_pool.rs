@@ -42,7 +42,7 @@ impl IdPool {
         number.checked_sub(self.first).and_then(|at| self.used.get(usize::from(at))).is_some_and(|used| *used)
     }
 
-    /// Returns the identifiers that are in use, in ascending order, starting at `first`.
+    /// Returns the identifiers that are in use, in ascending order, starting from `first`.
     pub(super) fn used_from(&self, first: u16) -> impl Iterator<Item = u16> {
         let used = (self.first..).zip(&self.used).filter(|(_, used)| **used).map(|(number, _)| number);
         used.skip_while(move |number| *number < first)

@@ -1,4 +1,4 @@
-//! Work requests, as defined for verbs.
+//! Work requests, as defined by the verbs.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Srqn, Va};
@@ -67,7 +67,7 @@ impl Payload {
     }
 }
 
-/// Remote memory of an RDMA or atomic request.
+/// Remote memory that an RDMA or atomic request accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Virtual address at the peer.
@@ -137,7 +137,7 @@ impl SendOp {
     }
 }
 
-/// The earlier requests of the same send queue that a request waits for.
+/// The earlier requests in the same send queue that a request waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fence {
     /// Waits for no earlier request.
@@ -161,7 +161,7 @@ impl Fence {
 pub struct UdDestination {
     /// Path, resolved by the front-end.
     pub path: Encap,
-    /// Number of the destination QP.
+    /// QP number of the destination.
     pub qpn: Qpn,
     /// Q_Key from the work request. If it is a controlled Q_Key (bit 31), the Q_Key of the QP is sent instead.
     pub qkey: Qkey,
@@ -169,8 +169,8 @@ pub struct UdDestination {
     pub header: Option<ReadyHeader>,
 }
 
-/// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers. In
-/// this case, the Q_Key of the work request is sent unchanged.
+/// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers. With
+/// such a header, the Q_Key of the work request is sent unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyHeader {
     /// P_Key of the packet's BTH.
@@ -181,7 +181,7 @@ pub struct ReadyHeader {
     pub src_qp: Qpn,
 }
 
-/// Work request of a send queue.
+/// Work request for a send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
     /// Identifier returned in the completion. The engine does not interpret it.
@@ -216,7 +216,7 @@ impl SendRequest {
     }
 }
 
-/// Work request of a receive queue.
+/// Work request for a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvRequest {
     /// Identifier returned in the completion. The engine does not interpret it.

@@ -52,7 +52,7 @@ impl Mtt {
     /// Allocates the chunks for entries that are about to be written.
     ///
     /// # Errors
-    /// The entries exceed the capacity of 2^15 ICM pages, or are not within 2^32 pages of the base.
+    /// Fails if the entries exceed the capacity of 2^15 ICM pages, or are not within 2^32 pages of the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
         let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
         let last = start.checked_add(more).ok_or(TableFull)?;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_beyond_end_are_rejected() {
+    fn entries_beyond_addressable_range_are_rejected() {
         let mut mtt = Mtt::new(IcmAddr::new(0x1000));
         assert_eq!(mtt.reserve(u64::MAX / 8, 1), Err(TableFull));
         assert_eq!(mtt.reserve(1 << 41, 1), Err(TableFull));

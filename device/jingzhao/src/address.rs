@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_mac_yields_no_path_unlike_unknown_ip() {
+    fn unknown_ip_has_path_but_unknown_mac_does_not() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);

@@ -2,8 +2,8 @@
 //!
 //! Receives have no doorbell. The contents of a slot determine whether it is posted. The device must therefore mark a
 //! consumed slot as free; otherwise, a flush would go around the ring forever, and a message could be written to the
-//! same buffer twice. If the slot has the valid bit, the device clears that bit, as software does when it polls the
-//! completion. If the slot does not have the bit, the device overwrites the data units with [`CONSUMED`] (`rq_clear`).
+//! same buffer twice. If the valid bit of the slot is set, the device clears it, as software does when it polls the
+//! completion. If the bit is not set, the device overwrites the data units with [`CONSUMED`] (`rq_clear`).
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
@@ -15,18 +15,19 @@
 //! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
 //!
-//! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
+//! Until one of these is the case, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped
+//! (UC, UD).
 //!
 //! While the maximum is unknown, the device cannot always determine whether a list is complete. RC then waits until the
-//! list has not changed for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the
-//! message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD do not
-//! wait, because the message would be lost. Instead, the slot is read a few more times and then used as it is. Its list
-//! may then be too short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be
-//! complete, so few queues need the settle time. A flush uses the list as it is, since no data is written.
+//! list has been unchanged for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when
+//! the message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD do
+//! not wait, because the message would be lost. Instead, the slot is read a few more times and then used as it is. Its
+//! list may then be too short, but never contains a wrong element. Receives posted before the QP enters RTR are known
+//! to be complete, so few queues need the settle time. A flush uses the list as it is, since no data is written.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
-//! not [`UNTOUCHED`]. A slot with the valid bit and an empty list may then be a receive without elements, or one whose
-//! elements have not been written yet. Such a slot is also read a few more times.
+//! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
+//! whose elements have not been written yet. Such a slot is also read a few more times.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -64,7 +65,7 @@ const FIRST_DATA_UNIT: u32 = 16;
 const MAX_LOG_SLOT: u8 = 12;
 
 /// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Filling them takes milliseconds. The longest
-/// queue of the public user library has this length: 2^15 slots of 512 bytes.
+/// queue that the public user library creates has this length: 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
 /// Log2 of the number of bytes filled per write. A write fills at least one slot.
@@ -77,7 +78,7 @@ type Slot = SmallVec<[u8; 512]>;
 pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
-    /// Whether a slot needs the valid bit to count as posted.
+    /// Whether the valid bit of a slot must be set for the slot to count as posted.
     valid_bit_required: bool,
     slot: u32,
     /// Whether the first pass around the ring since RESET is still in progress.
@@ -93,7 +94,7 @@ pub struct RecvQueue {
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
-    /// Whether the last consumed slot had the valid bit.
+    /// Whether the valid bit of the last consumed slot was set.
     marked: bool,
 }
 
@@ -103,7 +104,7 @@ enum SlotState {
     Free,
     /// Posted by software that does not use the valid bit.
     Unmarked,
-    /// Posted with the valid bit and a list of this extent.
+    /// Posted with the valid bit set and a list of this extent.
     Marked(Extent),
 }
 
@@ -143,7 +144,7 @@ impl RecvQueue {
         }
     }
 
-    /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the transition to
+    /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to
     /// RTR, because receives posted before that transition are complete.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
@@ -159,7 +160,7 @@ impl RecvQueue {
     }
 
     /// Marks all slots as free and untouched. This discards receives from an earlier use of the QP. Called at RST2INIT,
-    /// because software may post receives as soon as the QP is in INIT. If slots without the valid bit may be posted,
+    /// because software may post receives as soon as the QP is in INIT. If a slot can be posted without the valid bit,
     /// nothing is written, because software that does not use the bit may rely on the contents of its slots.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
@@ -183,7 +184,7 @@ impl RecvQueue {
         self.ring.slots()
     }
 
-    /// Returns whether the last WQE fetched had the valid bit.
+    /// Returns whether the valid bit of the last fetched WQE was set.
     pub fn was_marked(&self) -> bool {
         self.marked
     }
@@ -198,7 +199,7 @@ impl RecvQueue {
         self.take(now, mem, Duration::ZERO)
     }
 
-    /// Returns when the settle time of the next slot ends, or `None` if it has not started.
+    /// Returns the time at which the settle time of the next slot ends, or `None` if it has not started.
     pub fn next_due(&self) -> Option<Instant> {
         self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
     }
@@ -216,8 +217,8 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Returns whether the queue may have to wait for the settle time of a list. Only RC waits, because the peer
-    /// retries in the meantime.
+    /// Returns whether the queue may have to wait for a list to settle. Only RC waits, because only an RC peer retries
+    /// in the meantime.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -250,7 +251,7 @@ impl RecvQueue {
             self.unreleased = 0;
         } else if self.unreleased == slots {
             // If no slot can be released, report the queue as empty once per pass around the ring, so that a flush
-            // ends.
+            // terminates.
             self.unreleased = 0;
             return Fetch::Empty;
         } else {

@@ -1,4 +1,4 @@
-//! Counts the events of QPs in their Q counter sets.
+//! Counts QP events in the QPs' Q counter sets.
 //!
 //! # Spec
 //! mlx5 interface, section 17.2.
@@ -33,8 +33,8 @@ impl Resources {
         }
     }
 
-    /// Counts a request that a QP's responder has executed or answered again. The next [`Resources::add_executed`] adds
-    /// the request to the counter set.
+    /// Counts a request that a QP's responder has executed, or a duplicate packet. The next [`Resources::add_executed`]
+    /// adds the request to the counter set.
     pub(super) fn count_request(&mut self, qpn: Qpn, request: PeerRequest) {
         match &mut self.executed {
             Some(run) if run.qpn == qpn && run.request == request => run.count = run.count.wrapping_add(1),
@@ -45,8 +45,8 @@ impl Resources {
         }
     }
 
-    /// Adds the executed requests to their counter set. Required before a command, which may read the counters or
-    /// assign another set to the QP.
+    /// Adds the executed requests to their counter set. Must be called before a command is executed, because the
+    /// command may read the counters or assign another set to the QP.
     pub(super) fn add_executed(&mut self) {
         let Some(ExecutedRequests { qpn, request, count }) = self.executed.take() else { return };
         self.add(qpn, count, |counters| {
@@ -79,7 +79,7 @@ impl Resources {
         });
     }
 
-    /// Counts a work request that completes with an error, once in total and once by status.
+    /// Counts a work request that completes with an error, both in the total and by status.
     pub(super) fn count_failure(&mut self, qpn: Qpn, queue: Queue, status: Status) {
         match queue {
             Queue::Send => {

@@ -216,7 +216,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<Recv
     });
 }
 
-/// Records a WQE of an SQ.
+/// Records a WQE fetched from an SQ.
 pub(super) fn frame_wqe(trace: &mut Trace, sqn: Sqn, fetch: &Fetch<FetchedWqe<'_>>) {
     let (tag, wqe) = match fetch {
         Fetch::Ready(wqe) => (wqe.tag, FrameWqe::parse(wqe.bytes, sqn).map_err(|error| error.to_string())),
@@ -245,7 +245,7 @@ pub(super) fn frame_wqe(trace: &mut Trace, sqn: Sqn, fetch: &Fetch<FetchedWqe<'_
     });
 }
 
-/// Records a receive of an RQ that the device has consumed for a frame.
+/// Records a receive WQE that the device has consumed from an RQ for a frame.
 pub(super) fn frame_receive(trace: &mut Trace, rqn: Rqn, number: u16, wqe: &RecvWqe) {
     trace.record(Kind::Wqe, "receive", |to| {
         rqn.show("rqn", to);

@@ -9,10 +9,10 @@ fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Seeds that once failed. Changes to the plan generator change what a seed simulates, so each failure of the engine also
-/// has its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and the test for the fifth
-/// seed is in `device/engine/tests/congestion.rs`. The last seed failed because of the simulation: an injected READ
-/// repeated part of a READ that the peer had sent.
+/// Seeds that once failed. Changes to the plan generator change what a seed simulates, so each engine failure also has
+/// its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and the test for the fifth
+/// seed is in `device/engine/tests/congestion.rs`. The last seed failed because of a bug in the simulation: an injected
+/// READ repeated part of a READ that the peer had sent.
 const PINNED: [u64; 6] = [281_947, 366_135, 810_318, 886_846, 1_004_380, 20_261_129_107_040];
 
 #[test]
@@ -47,5 +47,5 @@ fn consecutive_seeds_pass() {
             });
         }
     });
-    assert_eq!(failed.into_inner(), 0, "failed seeds of {first}..{end}, see above");
+    assert_eq!(failed.into_inner(), 0, "some seeds in {first}..{end} failed; see above");
 }

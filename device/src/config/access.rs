@@ -48,7 +48,7 @@ impl SocketsEntry {
 
 impl AccessEntry<'_> {
     /// Checks the settings. The default mode permits access by the owner and, if a group is set, by the group. `key` is
-    /// the prefix of the configuration keys in messages.
+    /// the prefix of the configuration keys in error messages.
     pub(super) fn check(self, key: &str) -> Result<Access, ConfigError> {
         let group = self.group.map(|entry| gid(entry, &format!("{key}socket_group"))).transpose()?;
         let mode = match (self.mode, group) {

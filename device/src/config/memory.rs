@@ -22,8 +22,8 @@ pub struct GuestMemoryEntry {
 }
 
 impl GuestMemoryEntry {
-    /// Checks the limits of a device. `devices` is the number of all devices, and `left` is the part of the total limit
-    /// that the preceding devices have left, in bytes.
+    /// Checks the limits of a device. `devices` is the total number of devices, and `left` is the part of the overall
+    /// limit, in bytes, that remains after the preceding devices.
     pub(super) fn check(&self, devices: usize, left: &mut u64, key: &str) -> Result<Limits, ConfigError> {
         let share = MAX_BYTES_OF_ALL / u64::try_from(devices.max(1)).unwrap_or(u64::MAX);
         let bytes = self.max_gib.map_or(DEFAULT_BYTES.min(share), |gib| u64::from(gib) * GIB);

@@ -1,4 +1,4 @@
-//! Checks the pages for excessive length, repetitions, and references to missing files.
+//! Checks the pages for excessive length, repetition, and references to missing files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

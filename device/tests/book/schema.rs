@@ -34,7 +34,7 @@ pub(crate) enum Shape<'a> {
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a str,
     pub(crate) required: bool,
-    /// Description of the member. It takes precedence over the description of the type.
+    /// Description of the member. It takes precedence over the description of the member's type.
     pub(crate) description: &'a str,
     pub(crate) node: Node<'a>,
 }

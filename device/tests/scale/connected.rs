@@ -34,7 +34,7 @@ const FIRST_PSN: u32 = 0xff_fffe;
 
 /// Returns the second HCA's QP that is connected to QP `n` of the first HCA.
 fn far(n: u32) -> u32 {
-    // The step is coprime to the number of QPs, so every QP occurs once.
+    // The step is coprime to the number of QPs, so every QP occurs exactly once.
     (n * 7919 + 13) % QPS
 }
 
@@ -46,7 +46,7 @@ fn page(n: u32) -> u64 {
     BUFFERS + u64::from(n) * PAGE
 }
 
-/// Returns the message that QP `n` of an HCA sends in a round. All messages differ.
+/// Returns the message that QP `n` of an HCA sends in a round. No two messages are equal.
 fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     let len = 16 + (n * 5 + round) % (IN_LEN - 16);
     let head = [&[side, 0][..], &n.to_le_bytes(), &round.to_le_bytes()].concat();
@@ -113,7 +113,10 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
         let expected = message(sender.0, sender.1, round);
         let received = machine.peek(page(n) + IN + u64::from(round * IN_LEN), IN_LEN as usize);
         let (body, rest) = received.split_at(expected.len());
-        assert!(body == expected && rest.iter().all(|byte| *byte == 0), "QP {n} receives message {round}");
+        assert!(
+            body == expected && rest.iter().all(|byte| *byte == 0),
+            "QP {n} has not received message {round}"
+        );
 
         let mut completed = [false; 2];
         for slot in 2 * round..2 * round + 2 {
@@ -127,9 +130,9 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
             assert!(len.is_none_or(|len| bytes as usize == len), "the CQE reports {bytes} bytes");
             completed[usize::from(is_send)] = true;
         }
-        assert_eq!(completed, [true; 2], "both queues have a completion");
+        assert_eq!(completed, [true; 2], "each queue has one completion");
     }
-    // Each message fits into one packet, so the PSNs have advanced by the number of rounds.
+    // Each message fits in one packet, so the PSNs have advanced by the number of rounds.
     let psn = (FIRST_PSN + ROUNDS) & 0xff_ffff;
     for offset in [0x6c, 0x7c, 0x84] {
         assert_eq!(machine.context_word(qpn(n), offset), psn, "the context has the PSN at {offset:#x}");
@@ -166,7 +169,7 @@ fn ten_thousand_connections_exchange_messages() {
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let messages = 2 * ROUNDS * QPS;
     println!(
-        "{messages} messages in {took:.2?}, {frames} frames, {} ns a message; {} bytes more each QP",
+        "{messages} messages in {took:.2?}, {frames} frames, {} ns per message; {} more bytes per QP",
         took.as_nanos() / u128::from(messages),
         grown / u64::from(2 * QPS)
     );

@@ -2,7 +2,7 @@
 
 use crate::{alone, own_memory, work_time};
 
-/// Number of operations. With HCAD_DAILY, the test runs for minutes.
+/// Number of operations. If HCAD_DAILY is set, the test performs more of them and takes minutes.
 const OPERATIONS: usize = 20_000;
 const DAILY_OPERATIONS: usize = 1_000_000;
 

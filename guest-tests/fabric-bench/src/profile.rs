@@ -1,5 +1,5 @@
 //! Breaks down the CPU time of devices and drivers by the stages of a 64-byte SEND. perf(1) takes samples, and the
-//! symbols of a sample determine its stage. The measured programs contain no instrumentation.
+//! symbols in a sample determine its stage. The measured programs contain no instrumentation.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -105,7 +105,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// Adds figures for a thread's CPU time, in total and in each stage.
+/// Adds figures for a thread's CPU time, both in total and per stage.
 #[expect(clippy::cast_precision_loss, reason = "a share of samples")]
 fn add(
     figures: &mut Figures,

@@ -14,7 +14,7 @@ use super::kernel::KernelChoice;
 use super::linux_source::Source;
 use super::python;
 
-/// Directories of the Linux sources that the tests need.
+/// Paths in the Linux sources that the tests need.
 const FOLDERS: &[&str] = &[
     "Documentation/netlink",
     "tools/net/ynl",
@@ -49,8 +49,8 @@ const HELPERS: &[Helper] = &[
 
 /// Returns an image with the tests and their compiled programs, under the same paths as in the Linux source tree.
 ///
-/// All guests run the tests of the default kernel. The kernel's documentation recommends running the newest tests on
-/// older kernels, too (`Documentation/dev-tools/kselftest.rst`).
+/// All guests run the tests from the default kernel's sources. The kernel's documentation recommends running the
+/// newest tests on older kernels, too (`Documentation/dev-tools/kselftest.rst`).
 ///
 /// # Errors
 /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
@@ -107,7 +107,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Generates and compiles the code of Netlink families and the library that it calls. Returns the object files.
+    /// Generates and compiles the code for Netlink families and the library that it calls. Returns the object files.
     fn netlink_objects(&self, families: &[&str], folder: &Path) -> Result<Vec<PathBuf>> {
         if families.is_empty() {
             return Ok(Vec::new());

@@ -1,15 +1,15 @@
-//! Sends and receives frames of [`agent::wire::exec`] on sockets.
+//! Sends and receives [`agent::wire::exec`] frames over sockets.
 
 use std::io;
 
 use agent::wire::exec::{Frame, HEADER, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Reads one frame, or returns `None` at the end of the input. Not cancel-safe: the input must not be used after a
-/// cancellation.
+/// Reads one frame, or returns `None` at the end of the input. Not cancel-safe: the input must not be used after
+/// a cancellation.
 ///
 /// # Errors
-/// The input ends inside a frame, cannot be read, or contains an invalid frame.
+/// Fails if the input ends inside a frame, cannot be read, or contains an invalid frame.
 pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<F>> {
     let mut header = [0; HEADER];
     if input.read(&mut header[..1]).await? == 0 {
@@ -25,7 +25,7 @@ pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::
 /// Writes one frame. Not cancel-safe: the output must not be used after a cancellation.
 ///
 /// # Errors
-/// The frame cannot be written.
+/// Fails if the frame cannot be written.
 pub(super) async fn write(output: &mut (impl AsyncWrite + Unpin), frame: &impl Frame) -> io::Result<()> {
     output.write_all(&frame.to_bytes()).await
 }

@@ -25,7 +25,7 @@ use super::jingzhao::padded;
 /// Maximum number of mailbox bytes that a command reads.
 const PAGE: usize = 4096;
 
-/// Number of QPs in a multicast table entry.
+/// Maximum number of QPs in a multicast table entry.
 const GROUP_QPS: usize = 56;
 
 /// Parses the input in every way that a device does. The first byte is an HCR opcode, the second is a WQE opcode, and

@@ -50,7 +50,7 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
 pub(crate) trait FieldValue: Copy {
     /// Decodes a field from the low bits of `bits`.
     fn from_bits(bits: u128) -> Self;
-    /// Encodes the value in the low bits. [`BitField::put`] drops bits that do not fit into the field.
+    /// Encodes the value in the low bits. [`BitField::put`] drops bits that do not fit in the field.
     fn to_bits(self) -> u128;
 }
 

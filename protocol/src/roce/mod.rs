@@ -1,4 +1,4 @@
-//! RoCEv2 frames: encapsulation, base transport header and its extensions, invariant CRC.
+//! RoCEv2 frames: encapsulation, base transport header and its extensions, and invariant CRC.
 //!
 //! # Spec
 //! IBTA volume 1, section 9 (transport) and annex A17 (RoCEv2).

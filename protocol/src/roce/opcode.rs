@@ -47,7 +47,7 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code that the table reserves. The code is preserved, and an RC responder rejects it with a NAK.
+    /// A code that table 38 reserves. It is preserved, and an RC responder rejects it with a NAK.
     Reserved(u8),
 }
 
@@ -218,8 +218,8 @@ impl Operation {
         }
     }
 
-    /// Returns the position of the packet in its message: [`Position::Only`] for reserved codes and for operations that
-    /// always consist of a single packet.
+    /// Returns the position of the packet in its message. Reserved codes, and operations that always consist of a
+    /// single packet, have [`Position::Only`].
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -344,7 +344,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Returns the position of a packet, given whether it is the first and whether it is the last of its message.
+    /// Returns the position of a packet, given whether it is the first and whether it is the last in its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,

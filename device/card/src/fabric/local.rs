@@ -29,8 +29,8 @@ use crate::log_line;
 const MAX_FRAMES: usize = 4096;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum number of spare buffers, each sized for the frames of one turn. A member that keeps up with its
-/// senders never uses all of them.
+/// Maximum number of spare buffers. Each can hold the frames of one batch. A member that keeps up with its senders
+/// never uses all of them.
 const MAX_SPARES: usize = 4;
 
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ struct Member {
 /// Frames queued for an HCA.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// Runs of frames. Each run holds the frames that one sender sent in one turn.
+    /// Runs of frames. Each run comes from a single batch of one sender.
     runs: VecDeque<Frames>,
     /// Total number of frames in all runs.
     frames: usize,
@@ -114,7 +114,7 @@ impl Network {
     /// dropped.
     ///
     /// # Errors
-    /// Fails if the process has no free descriptors.
+    /// Fails if the process has no free file descriptors.
     pub fn join(self: &Arc<Self>, identity: &Identity) -> io::Result<LocalFabric> {
         let mac = identity.mac;
         let wakeup = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -193,7 +193,7 @@ impl Member {
         self.has_arrivals.store(true, Ordering::Relaxed);
         drop(arrivals);
         if WakeFlag(&self.asleep).take() {
-            // This fails only if the counter is full, in which case the descriptor is already readable.
+            // This fails only if the eventfd counter is full, in which case the descriptor is already readable.
             let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
         }
     }
@@ -229,7 +229,8 @@ impl Members {
 }
 
 impl LocalFabric {
-    /// Returns whether the NIC may send from `source`, which its driver chose. If so, learns the source MAC.
+    /// Returns whether the NIC may send from `source`, the addresses that its driver chose. If so, learns the
+    /// source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
         let joins = self.network.joins.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
@@ -251,7 +252,7 @@ impl LocalFabric {
     }
 
     /// Sends frames from the front of the batch, up to the first frame whose chosen source is not `source`.
-    /// The caller has checked `source`.
+    /// The caller must already have checked `source`.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {
@@ -318,7 +319,7 @@ impl Fabric for LocalFabric {
     }
 
     fn handle_ready(&mut self) -> io::Result<()> {
-        // This fails only if the counter has already been read.
+        // This fails only if the eventfd counter has already been read.
         let _ = rustix::io::read(&self.own.wakeup, &mut [0_u8; 8]);
         Ok(())
     }
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_reaches_all_others() {
+    fn multicast_reaches_all_other_members() {
         let [mut a, mut b, mut c] = network();
         a.send(&mut batch(&[(MacAddr::BROADCAST, 1), (MacAddr([2, 0, 0, 0, 0, 9]), 2)]));
         assert_eq!((received(&mut a), received(&mut b), received(&mut c)), (vec![], vec![1], vec![1]));
@@ -468,7 +469,7 @@ mod tests {
         a.send(&mut batch(&[(MACS[1], 1)]));
         assert!(
             b.has_frames() && !is_ready(&b) && !b.enable_wakeups(),
-            "a member that is awake polls and is not woken"
+            "a member that is awake polls, so it is not woken"
         );
         b.disable_wakeups();
         assert_eq!(received(&mut b), [1]);
@@ -588,7 +589,7 @@ mod tests {
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // Once the owner of an address has joined, no other member may send from this address.
+        // Once the owner of an address has joined, no other member may send from it.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

@@ -78,8 +78,8 @@ pub(super) struct IpOwners {
 }
 
 impl IpOwners {
-    /// Adds the addresses of a member. An address shared by several members belongs to the one from whose MAC it is
-    /// derived, or else to the one added first.
+    /// Adds the addresses of a member. An address shared by several members belongs to the member whose MAC it is
+    /// derived from, or otherwise to the member added first.
     pub(super) fn add(&mut self, member: &Identity) {
         for ip in member.addresses() {
             let claims = self.claims.entry(ip).or_default();

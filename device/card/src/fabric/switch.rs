@@ -33,7 +33,7 @@ pub enum Route {
     Flood,
     /// The HCA itself. The frame does not leave the device.
     Own,
-    /// A peer that is specified by name and has no address at the moment. The frame is dropped.
+    /// A peer that is specified by name and currently has no address. The frame is dropped.
     Absent,
 }
 
@@ -120,11 +120,11 @@ enum Owner {
     /// This HCA. It also owns the MACs that its NIC's driver uses.
     Own,
     Peer(usize),
-    /// A peer that is specified by name and has no address at the moment.
+    /// A peer that is specified by name and currently has no address.
     Absent,
 }
 
-/// The last admitted sender. Most frames have the same sender as the preceding frame.
+/// The last admitted sender. Most frames have the same sender as the previous frame.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     from: SocketAddr,
@@ -150,7 +150,7 @@ impl Switch {
     /// Creates a switch with these peers. `ipv4` selects the IP version that peer addresses must have.
     ///
     /// # Errors
-    /// [`PeerError`].
+    /// Fails if one of the peers cannot be added.
     pub fn new(ipv4: bool, peers: &[UdpPeer]) -> Result<Self, PeerError> {
         let mut switch = Self {
             ipv4,
@@ -188,7 +188,7 @@ impl Switch {
     /// Adds a peer.
     ///
     /// # Errors
-    /// [`PeerError`].
+    /// Fails with a [`PeerError`] that states why the peer was not added.
     pub fn add(&mut self, peer: UdpPeer) -> Result<(), PeerError> {
         match peer.mac {
             Some(mac) if self.reserved.contains(&mac) => Err(PeerError::NamedMac(mac)),
@@ -259,7 +259,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes and returns a peer. From then on, it counts as an unknown sender.
+    /// Removes and returns a peer. After its removal, frames from its address are dropped.
     ///
     /// # Errors
     /// [`PeerError::Unknown`], or [`PeerError::Resolved`] if the peer was found through DNS.
@@ -357,7 +357,7 @@ impl Switch {
     /// Only peers are trusted, because anyone can send to a UDP port, and learned addresses redirect traffic.
     ///
     /// # Errors
-    /// [`AdmitError`].
+    /// Fails with an [`AdmitError`] that states why the frame must be dropped.
     pub fn admit(&mut self, now: Instant, src: MacAddr, from: SocketAddr) -> Result<usize, AdmitError> {
         let is_alike =
             |last: &Last| (last.from, last.src) == (from, src) && now.saturating_since(last.at) < REFRESH;

@@ -1,4 +1,4 @@
-//! Frame classification: RoCE for the engine, protocols of the host stack, or frames for the NIC.
+//! Frame classification: RoCE for the engine, protocols for the host stack, or frames for the NIC.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -18,8 +18,8 @@ pub(super) enum Class {
     HostStack,
 }
 
-/// Classifies a frame from the fabric for which `Port::is_for_nic` is false. `has_mac` returns whether the port has
-/// a MAC in addition to that of `own`.
+/// Classifies a frame from the fabric for which `Port::is_for_nic` is false. `has_mac` returns whether a MAC
+/// is one of those that the port has in addition to the MAC of `own`.
 pub(super) fn classify(
     ether: &EtherFrame<'_>,
     own: &Identity,
@@ -52,7 +52,7 @@ pub(super) fn check_destination(
     if ours { Ok(()) } else { Err(DropReason::OtherMac) }
 }
 
-/// Returns whether a host can use an IP address as a source on a wire (RFC 1122, section 3.2.1.3, and RFC
+/// Returns whether a host may use an IP address as a source on the wire (RFC 1122, section 3.2.1.3, and RFC
 /// 4291, sections 2.5.2, 2.5.3 and 2.7).
 pub(super) fn is_valid_source(ip: IpAddr) -> bool {
     let of_no_network = matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 0 || ip.is_broadcast());

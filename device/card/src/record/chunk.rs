@@ -6,7 +6,7 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// A chunk is complete once its contents have this length in bytes.
+/// A chunk is complete once its contents reach this length, in bytes.
 pub(super) const TARGET_LEN: usize = 256 << 10;
 
 /// Maximum length of the contents in bytes, including a last entry that begins just below [`TARGET_LEN`].

@@ -1,4 +1,4 @@
-//! Dispatches admin commands to their handlers and reports them to the log, the counters and the trace.
+//! Dispatches admin commands to their handlers and records them in the log, the counters and the trace.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     }
 }
 
-/// Executes a command and turns its descriptor into the completion.
+/// Executes a command and turns its descriptor into a completion.
 fn execute(state: &mut State, cx: &mut Context<'_>, descriptor: &mut Descriptor) {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());

@@ -154,8 +154,8 @@ pub(super) fn push(
     }
 }
 
-/// Handles a QP event that has no completion. Such an event moves the QP to the error state, unless it only reports
-/// that the send queue has drained.
+/// Handles a QP event that is not reported by a completion. Such an event moves the QP to the error state, unless it
+/// only reports that the send queue has drained.
 fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
     let inbound = |code| QpFailure { code, source: EventSource::Inbound, wqe: 0 };
     let cause = match event {
@@ -221,7 +221,7 @@ pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) 
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
-/// Moves a QP to the error state in the engine, without an event. The error has already been reported to
+/// Moves a QP to the error state in the engine, without reporting an event. The error has already been reported to
 /// software.
 fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {

@@ -28,7 +28,7 @@ pub(super) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Creates an empty queue. Each WQE has `quanta` quanta, which must be a power of two. Returns `None` if
+    /// Creates an empty queue whose WQEs have `quanta` quanta each. `quanta` must be a power of two. Returns `None` if
     /// the ring is smaller than one WQE.
     pub(super) fn new(ring: WorkRing, quanta: u32) -> Option<Self> {
         (quanta <= ring.quanta()).then_some(Self { ring, quanta, outstanding: 0 })
@@ -56,7 +56,7 @@ impl ReceiveQueue {
         Ok(Some(Slot { index, fragments: wqe.fragments }))
     }
 
-    /// Counts a WQE that completed successfully.
+    /// Records that an outstanding WQE has completed successfully.
     pub(super) const fn finish(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }

@@ -54,7 +54,7 @@ pub(in super::super) fn write(
         Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
-                // Reset first. Otherwise, the objects of a running control queue would outlive that queue.
+                // Reset first. Otherwise, objects created through a running control queue would outlive that queue.
                 rdma.reset(setup, cx);
                 rdma.counts = Counts::new(cx.engine.stats());
                 rdma.cqp.start(cx.dma, context);
@@ -73,7 +73,7 @@ pub(in super::super) fn write(
             queues::arm(rdma, cx, Cqn::new(value));
         }
         Register::PfpeAeqalloc => rdma.events.return_credits(value),
-        // Writes to these registers have no effect. Completions do not wait for acknowledgement, and page
+        // Writes to these registers have no effect. Completions do not wait for an acknowledgement, and page
         // directories are not cached. The other registers in this list are read-only.
         Register::PfpeCqack
         | Register::PfpeCqptail

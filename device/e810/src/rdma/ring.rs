@@ -134,8 +134,8 @@ impl<const LEN: usize> EntryRing<LEN> {
         self.put(pages, at, entry)
     }
 
-    /// Writes the next two entries. The second entry is written first, so that software that sees the first
-    /// entry can read both.
+    /// Writes the next two entries. The second entry is written first, so that software can read both as soon as
+    /// it sees the first.
     ///
     /// # Errors
     /// The same as for [`EntryRing::push`].

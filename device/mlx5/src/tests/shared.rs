@@ -49,7 +49,8 @@ fn srq_entries_are_consumed_in_list_order() {
     }
 }
 
-/// Section 12.2: a cyclic RMP does not use the links of its entries. This test sets all of them to wrong entries.
+/// Section 12.2: a cyclic RMP does not use the links of its entries. In this test, every link names a wrong
+/// entry.
 #[test]
 fn cyclic_rmp_entries_are_consumed_in_ascending_order() {
     let (mut a, mut b, _) = pair_with(WorkQueueKind::Cyclic);

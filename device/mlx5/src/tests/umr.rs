@@ -57,7 +57,7 @@ pub(super) fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
     syndromes(&a.reap())[0]
 }
 
-/// Returns the context of a registered key that covers two pages at [`START`] with all rights.
+/// Returns the context of a registered key that covers two pages at [`START`] and grants all access rights.
 pub(super) fn registered(context: MkeyContext) -> MkeyContext {
     MkeyContext {
         free: false,
@@ -138,7 +138,7 @@ fn peer_can_access_registered_pages_until_invalidation() {
 }
 
 #[test]
-fn send_with_invalidate_frees_key_of_peer() {
+fn send_with_invalidate_frees_peer_key() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let key = fast_register(&mut b, &mut a, AccessMode::Pages, &mtts());
     b.post_recv(0, 8);
@@ -186,8 +186,8 @@ fn keys_can_be_nested_four_levels_deep() {
     }
 }
 
-/// A UMR that fails a check moves the QP to the error state. Section 20, M-5, describes the checks for a key that is
-/// free or in use.
+/// A UMR that fails a check moves the QP to the error state. Section 20, M-5, describes how a key is checked
+/// to be free or in use.
 #[test]
 fn failed_umr_check_reports_window_bind_error() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
@@ -197,7 +197,7 @@ fn failed_umr_check_reports_window_bind_error() {
         (UmrControl { check_used: true, ..valid }, false, true),
         (UmrControl { check_qpn: true, ..valid }, false, true),
         (valid, false, false),
-        // The key of the data region does not permit changes by UMRs.
+        // The key of the data region cannot be changed by UMRs.
         (valid, true, true),
         (UmrControl { mask: MkeyMask::FREE | MkeyMask::PD, ..valid }, false, true),
         (UmrControl { offset_valid: true, offset_low: 2, units: 1, ..valid }, false, true),
@@ -254,8 +254,8 @@ fn window_grants_access_until_unbound() {
     assert_eq!(refused, Syndrome::RemoteAccess.code());
 }
 
-/// The kernel's UMR QP moves a key to the protection domain of a program. The page list is in memory covered by a key
-/// in the kernel's own protection domain.
+/// The kernel's UMR QP moves a key to a program's protection domain. The page list is in memory covered by a key in
+/// the kernel's own protection domain.
 #[test]
 fn umr_qp_moves_key_to_program_pd() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));

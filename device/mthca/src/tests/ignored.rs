@@ -1,5 +1,5 @@
-//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, the counters and the snapshot of the QP
-//! show the reason.
+//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, the counters and the QP snapshot show
+//! the reason.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, wait};
@@ -14,7 +14,7 @@ use smallvec::smallvec;
 use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
 
-/// Returns the trace records of ignored and refused actions, without their time and device.
+/// Returns the trace records for ignored and refused actions, without their time and device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     traced(user, &["ignored", "refused"], run)
 }
@@ -28,8 +28,8 @@ fn traced(user: &mut User, kinds: &[&str], run: impl FnOnce(&mut User)) -> Vec<S
     user.hca.set_trace(None);
     let text = written.text();
     let of = |line: &str| line.split_once(" hca1 ").map(|(_, record)| record.to_owned());
-    let wanted = |record: &String| record.split(' ').next().is_some_and(|kind| kinds.contains(&kind));
-    text.lines().filter_map(of).filter(wanted).collect()
+    let is_selected = |record: &String| record.split(' ').next().is_some_and(|kind| kinds.contains(&kind));
+    text.lines().filter_map(of).filter(is_selected).collect()
 }
 
 fn row(user: &User) -> Option<IgnoredRow> {
@@ -50,8 +50,8 @@ fn ignored_doorbell_is_reported_with_qp_state() {
     let doorbell = user.post_without_doorbell(&send(0, 8));
     let ring = |user: &mut User| user.ring_doorbell(&doorbell);
     assert_eq!(records(&mut user, ring), ["ignored UAR[2].send qpn=0x10014 reason=qp_reset"]);
-    let said = user.hca.explain(Qpn::new(QPN));
-    assert_eq!((said.situation, said.ignored), (None, ignored(1, "qp_reset")));
+    let explanation = user.hca.explain(Qpn::new(QPN));
+    assert_eq!((explanation.situation, explanation.ignored), (None, ignored(1, "qp_reset")));
     for (op, reason) in [(0x019, "qp_init"), (0x01a, "qp_rtr")] {
         user.ok(op, &modify(protocol::hca::mthca::modify::QpAttributes::all(), &qpc(RC, 2)), QPN);
         assert_eq!(
@@ -111,7 +111,7 @@ fn missing_receive_is_reported_on_both_sides() {
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 
-    // UC has no response that would report this to the peer.
+    // UC has no response that could report this to the peer.
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
@@ -134,7 +134,7 @@ fn sender_trace_shows_naks_and_retries() {
         lines[0].starts_with("nak rnr qpn=0x10014 psn=0x") && lines[0].contains(" wait_us="),
         "{lines:?}"
     );
-    // This QP has no limit for RNR retries.
+    // This QP has no limit on RNR retries.
     assert!(
         lines[1].starts_with("retry rnr_nak qpn=0x10014 psn=0x") && lines[1].ends_with(" packets=1 count=1"),
         "{lines:?}"

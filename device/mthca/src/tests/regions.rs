@@ -31,7 +31,7 @@ fn sw2hw_mpt_copies_mtt_entries() {
     driver.write_mtt(MTT_BUS + 0x1000, [0x600_0000, 0x600_1000]);
     assert!(lands_at(&mut driver, 0x500_0000));
     driver.ok(0x100f, &[], 0x14);
-    assert!(!lands_at(&mut driver, 0x500_0020), "an invalid region is not written");
+    assert!(!lands_at(&mut driver, 0x500_0020), "nothing is written to an invalid region");
     assert_eq!(queue(&mut driver, &mpt), 0);
     assert!(lands_at(&mut driver, 0x600_0020), "the region has the new pages");
 }
@@ -83,7 +83,7 @@ fn generation_bits_of_memory_key_must_match() {
     driver.ok(0x00d, &mpt.bytes(), 0x18);
     driver.ok(0x013, &eq_context(8, 0, 0x1800), 4);
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);
-    assert!(!lands_at(&mut driver, 0x500_0000), "the L_Key lacks the generation");
+    assert!(!lands_at(&mut driver, 0x500_0000), "the L_Key lacks the generation bits");
     driver.ok(0x014, &[], 4);
     driver.ok(0x013, &eq_context(8, 0, mpt.lkey()), 4);
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);

@@ -8,7 +8,7 @@ use protocol::ids::Pkey;
 use super::{Checker, SideId};
 
 impl Checker<'_> {
-    /// Records a change of a side's P_Key. After the change, a connected pair can no longer communicate.
+    /// Records a change to a side's P_Key. After the change, a connected pair can no longer communicate.
     pub fn on_partition(&mut self, pair: usize, side: usize, pkey: Pkey) {
         self.pkeys[pair][side] = pkey;
         self.on_blackhole(pair, side);

@@ -17,12 +17,12 @@ impl Hca {
         let region = self.mr(step.mr)?;
         region.range(0, step.len.into())?;
         let mark = region.locate(last as usize);
-        let patience = Duration::from_millis(step.timeout_ms.into());
+        let limit = Duration::from_millis(step.timeout_ms.into());
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value is never 0, because the memory initially contains 0. It differs from the value of the previous
-            // round.
+            // The value is never 0, because the memory initially contains 0, and it differs from the previous round's
+            // value.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -31,8 +31,8 @@ impl Hca {
             let waiting = Instant::now();
             while self.arena().observe_byte(mark) != number {
                 ensure!(
-                    waiting.elapsed() < patience,
-                    timeout(format!("message {round} was not received within {patience:?}"))
+                    waiting.elapsed() < limit,
+                    timeout(format!("message {round} was not received within {limit:?}"))
                 );
                 // The device or the peer may need this CPU.
                 thread::yield_now();

@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 const ECHOES: u32 = 150;
 const LEAST_REPLIES: u32 = 120;
 
-/// Options of the bond: its ports share one address, or each keeps its own.
+/// Bond options: the ports share one address, or each keeps its own.
 const BONDS: [(&str, &str); 2] =
     [("with one address", ""), ("whose ports keep their addresses", "fail_over_mac active")];
 
@@ -41,9 +41,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     report.case_within(LIMIT * 2, "the drivers bind to all cards", &hint, bench.load()).await?;
-    let title = "a guest with only a ConnectX gets an address by DHCP";
+    let title = "a guest with only a ConnectX gets an address via DHCP";
     report.case(title, &hint, bench.dhcp()).await?;
-    report.case_within(LIMIT * 4, "IP and RDMA over each of eight cards", &hint, bench.each_card()).await?;
+    report
+        .case_within(LIMIT * 4, "IP and RDMA work over each of the eight cards", &hint, bench.each_card())
+        .await?;
     for (name, options) in BONDS {
         let title = format!("failover of a bond {name}");
         report.case_within(LIMIT * 4, &title, &hint, bench.bonded(options)).await?;
@@ -90,7 +92,8 @@ impl Bench {
         Ok(Self { a, b, daemons, old_warnings })
     }
 
-    /// Loads the drivers. The ARP setting makes a guest with several cards reply only on the card that has the address.
+    /// Loads the drivers. The ARP setting makes a guest with several cards reply only from the card that has the
+    /// address.
     async fn load(&mut self) -> Result<()> {
         for (vm, cards) in [(&mut self.a, CARDS.into()), (&mut self.b, PEERS.len())] {
             sh(vm, "sysctl -qw net.ipv4.conf.all.arp_ignore=1").await?;

@@ -1,4 +1,4 @@
-//! Expected output of NIC tools for an E810 (E810 interface, sections 5.3, 5.6, 6, 17.2).
+//! Expected output of NIC tools for an E810 (E810 interface, sections 5.3, 5.6, 6 and 17.2).
 
 use anyhow::{Result, ensure};
 
@@ -50,7 +50,7 @@ pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     ("ethtool -c", "ethtool -c {device}", &["Adaptive RX: on TX: on", "rx-usecs: 50", "tx-usecs: 50"]),
     ("ethtool -a", "ethtool -a {device}", &["Autonegotiate: on", "RX:", "TX:"]),
     ("ethtool -x", "ethtool -x {device}", &["with 2 RX ring(s)", "2040: 0 1", "toeplitz: on"]),
-    ("ethtool -m prints the module, or that it cannot be read", "ethtool -m {device} 2>&1; true", &[]),
+    ("ethtool -m prints the module data or an error", "ethtool -m {device} 2>&1; true", &[]),
     (
         "devlink dev info",
         "devlink dev info pci/{function}",
@@ -84,7 +84,7 @@ pub(super) async fn check(probe: &mut Probe, line: &str, expected: &[&str]) -> R
     let text = probe.sh(&line).await?;
     let plain = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let missing: Vec<&String> = parts.iter().filter(|part| !plain.contains(part.as_str())).collect();
-    ensure!(missing.is_empty(), "{missing:?} is missing in\n{text}");
+    ensure!(missing.is_empty(), "the output lacks {missing:?}:\n{text}");
     ensure!(!plain.is_empty(), "{line} printed nothing");
     Ok(())
 }

@@ -95,8 +95,8 @@ impl<D: Driver> Jingzhao<D> {
     }
 }
 
-/// Returns the path to a peer in one of the forms of the JingZhao interface, section 10.7. The path MTU selects the
-/// form, so that all forms are tested.
+/// Returns the path to a peer in one of the forms that the JingZhao interface, section 10.7, defines. The path MTU
+/// selects the form, so that all forms are tested.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();
@@ -206,7 +206,7 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         let timeout_ms = u32::try_from(POLL_TIMEOUT.as_millis())?;
         let step = Poll { cq: self.queues()?.1.id, count, timeout_ms };
         let found = self.driver.step(POLL_TIMEOUT * 2, step).await?.cqes;
-        ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
+        ensure!(found.len() == count as usize, "hcad reported {} of {count} completions", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
         // The CQE of a receive contains the transport opcode of the last packet (JingZhao interface, J-39). These

@@ -1,5 +1,6 @@
 //! An hour of traffic between two ConnectX cards: TCP in both directions, UDP, and files with verified content. Any
-//! kernel warning fails the run, because the transmit watchdog warns about a queue whose completions have stopped.
+//! kernel warning fails the run. In particular, the transmit watchdog warns about a queue whose completions have
+//! stopped.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,9 @@ use crate::testbed::kind::Device;
 
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 60;
-/// Time allowed beyond the configured duration, mainly for the round in progress when it ends.
+/// Time allowed beyond the configured duration, mainly to finish the last round.
 const MARGIN: Duration = Duration::from_secs(600);
-/// Seed of the file's content.
+/// Seed for the content of the transferred file.
 const SEED: u64 = 34;
 
 /// The streams of a round.
@@ -53,7 +54,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Runs rounds until `length` has elapsed, but at least one.
+/// Runs rounds until `length` has elapsed. At least one round is run.
 async fn traffic(a: &mut Station, b: &mut Station, length: Duration) -> Result<()> {
     let checksum = content::make(a, SEED).await?;
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Tests the HCA as requester. The peer responds, sends NAKs or stays silent.
+//! Tests the HCA as a requester. The peer responds, sends NAKs or stays silent.
 
 pub(super) mod answers;
 pub(super) mod limits;
@@ -37,7 +37,7 @@ const fn case(name: &'static str, attributes: Attributes, run: fn(&mut Link<'_>)
 
 pub(super) const CASES: &[Case] = &[
     case("a SEND of three packets is sent as FIRST, MIDDLE, LAST with AckReq", LONG_TIMEOUT, send_shape),
-    case("a WRITE contains address, key and length once", LONG_TIMEOUT, write_shape),
+    case("a WRITE carries its address, key and length only in the first packet", LONG_TIMEOUT, write_shape),
     case(
         "lost ACK: all packets are retransmitted after the timeout, one completion",
         Attributes::DEFAULT,
@@ -46,15 +46,17 @@ pub(super) const CASES: &[Case] = &[
     case("NAK for the first packet: all packets are retransmitted", LONG_TIMEOUT, |link| {
         sequence_nak(link, 0)
     }),
-    case("NAK for the middle packet: retransmission from there", LONG_TIMEOUT, |link| sequence_nak(link, 1)),
+    case("NAK for the middle packet: that packet and the last are retransmitted", LONG_TIMEOUT, |link| {
+        sequence_nak(link, 1)
+    }),
     case("NAK for the last packet: only that packet is retransmitted", LONG_TIMEOUT, |link| {
         sequence_nak(link, 2)
     }),
     case("a duplicate ACK is ignored", LONG_TIMEOUT, duplicate_ack),
     case("one ACK completes all earlier requests", LONG_TIMEOUT, coalesced_ack),
-    case("an ACK for a PSN never sent is dropped", LONG_TIMEOUT, ghost_ack),
+    case("an ACK for a PSN that was never sent is dropped", LONG_TIMEOUT, ghost_ack),
     case("an ACK for an earlier QP with the same index is dropped", LONG_TIMEOUT, stale_ack),
-    case("a NAK for a PSN never sent is dropped", LONG_TIMEOUT, ghost_nak),
+    case("a NAK for a PSN that was never sent is dropped", LONG_TIMEOUT, ghost_nak),
     case("an ACK with a wrong ICRC or P_Key is dropped", LONG_TIMEOUT, corrupt_ack),
     case("NAK invalid request: syndrome 12h, ERR, no more packets", LONG_TIMEOUT, |link| {
         nak(link, syndrome::NAK_INVALID_REQUEST, completion::REMOTE_INVALID_REQUEST)
@@ -70,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("a NAK completes earlier requests successfully", LONG_TIMEOUT, nak_of_second),
     case("RNR NAK: retransmission after the RNR timer, then success", LONG_TIMEOUT, rnr_then_success),
-    case("RNR NAK of a READ delays its retransmission", LONG_TIMEOUT, rnr_of_read),
+    case("an RNR NAK for a READ delays its retransmission", LONG_TIMEOUT, rnr_of_read),
     case(
         "rnr_retry 2: three transmissions, then syndrome 16h",
         Attributes { rnr_retry: 2, ..LONG_TIMEOUT },
@@ -126,7 +128,7 @@ fn expect_send(link: &mut Link<'_>, from: u32) -> Result<()> {
             *packet.payload == content(start, end - start),
             "packet {n} has unexpected content: {packet:?}"
         );
-        ensure!(n < 2 || packet.ack_req, "the last packet does not request an acknowledge");
+        ensure!(n < 2 || packet.ack_req, "the last packet does not request an acknowledgement");
     }
     Ok(())
 }
@@ -276,7 +278,7 @@ fn nak_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_success()?;
     link.expect_error(completion::REMOTE_OPERATION)?;
     let flushed = link.completion()?;
-    ensure!(flushed.syndrome == Some(completion::FLUSHED), "the third completed with {flushed:?}");
+    ensure!(flushed.syndrome == Some(completion::FLUSHED), "the third request completed with {flushed:?}");
     Ok(())
 }
 

@@ -56,7 +56,7 @@ layout! {
 }
 
 layout! {
-    /// Header of the response to "get package info".
+    /// Header of the "get package info" response.
     pub struct PackageCount[4] {
         /// Number of [`PackageInfo`] entries.
         @0   count: u32,
@@ -64,7 +64,7 @@ layout! {
 }
 
 layout! {
-    /// Entry of the response to "get package info".
+    /// Entry in the "get package info" response.
     pub struct PackageInfo[40] {
         /// Version: major, minor, update, draft.
         @0   version: [u8; 4],
@@ -118,7 +118,7 @@ mod tests {
     ];
 
     #[test]
-    fn find_returns_version_and_name_of_package() {
+    fn find_returns_package_name_and_version() {
         let metadata = Metadata::find(&BUFFER).unwrap();
         assert_eq!(metadata.version, [1, 3, 0, 0]);
         assert_eq!(&metadata.name[..15], b"hcad synthetic\0");

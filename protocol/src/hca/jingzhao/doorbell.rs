@@ -1,4 +1,4 @@
-//! Doorbell registers of a UAR page.
+//! Doorbell registers in a UAR page.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.6 and 12 (J-06, J-07).
@@ -12,7 +12,7 @@ use crate::ids::{Cqn, Eqn, Qpn};
 /// Length of a UAR page in bytes.
 pub const UAR_PAGE: u64 = 4096;
 
-/// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads as 0.
+/// A register in a UAR page. Writes to other offsets are ignored, and the whole page reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
     /// 00h: word 0 of the send doorbell. An 8-byte write to this offset rings the doorbell.
@@ -36,7 +36,7 @@ impl UarRegister {
         }
     }
 
-    /// Decodes the offset of a register in a UAR page.
+    /// Returns the register at this offset in a UAR page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
             0x00 => Some(Self::SendLow),
@@ -59,7 +59,7 @@ pub enum PositionUnit {
     Slot,
 }
 
-/// A doorbell of a send queue.
+/// A doorbell for a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
     /// Position of the first WQE, 24 bits; see [`SendDoorbell::position`].

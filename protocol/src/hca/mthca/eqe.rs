@@ -32,7 +32,7 @@ pub enum QpEvent {
 pub enum Eqe {
     /// 00h: a CQ has a new CQE.
     Completion(Cqn),
-    /// An event of a QP, with one of the type codes of [`QpEvent`].
+    /// A QP event, with one of the type codes listed in [`QpEvent`].
     Qp(Qpn, QpEvent),
     /// 04h: a CQ has failed.
     CqError(Cqn, CqFault),

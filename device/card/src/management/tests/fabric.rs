@@ -151,13 +151,13 @@ fn node_name(lid: Lid) -> [u8; 64] {
     protocol::mad::node::description(&format!("guest {}", lid.get()))
 }
 
-/// Sends the requests that ibnetdiscover makes for the switch, for its ports, and for the nodes attached to
-/// these ports.
+/// Sends the requests that ibnetdiscover makes for the switch, for its ports, and for the nodes attached to those
+/// ports.
 #[test]
-fn directed_route_reaches_other_adapter() {
+fn directed_route_reaches_another_adapter() {
     for listens in [false, true] {
         let mut fabric = Fabric::new(&[(1, true), (2, listens)]);
-        let switch = fabric.directed(&[1], 0x11, 0).expect("the switch answers");
+        let switch = fabric.directed(&[1], 0x11, 0).expect("the switch responds");
         assert_eq!(switch[66..68], [2, 2], "the node is a switch with two ports");
         assert_eq!(switch[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "the switch has the GUID of port 0");
         assert_eq!(switch[100], 1, "the request arrived at port 1");
@@ -165,12 +165,12 @@ fn directed_route_reaches_other_adapter() {
             let info = fabric.directed(&[1], 0x15, port).unwrap();
             assert_eq!((status(&info), info[96] & 0xf, info[97] >> 4), (0x8000, 4, 5), "port {port}");
         }
-        assert_eq!(status(&fabric.directed(&[1], 0x15, 3).unwrap()), 0x801c, "there is no port 3");
+        assert_eq!(status(&fabric.directed(&[1], 0x15, 3).unwrap()), 0x801c, "port 3 does not exist");
         let info = fabric.directed(&[1], 0x12, 0).unwrap();
         assert_eq!(info[64..66], [0xc0, 0], "the forwarding table has C000h entries");
-        let adapter = fabric.directed(&[1, 2], 0x11, 0).expect("the adapter answers");
+        let adapter = fabric.directed(&[1, 2], 0x11, 0).expect("the adapter responds");
         assert_eq!((adapter[66], &adapter[84..92]), (1, &GID_2[8..]));
-        let own = fabric.directed(&[1, 1], 0x11, 0).expect("the requester's own adapter answers");
+        let own = fabric.directed(&[1, 1], 0x11, 0).expect("the requester's own adapter responds");
         assert_eq!(own[84..92], GID_1[8..]);
         assert_eq!(fabric.directed(&[1, 3], 0x11, 0), None, "port 3 has no device");
         assert_eq!(fabric.directed(&[1, 2, 1], 0x11, 0), None, "an adapter does not forward packets");
@@ -187,8 +187,8 @@ fn lids_above_254_map_to_switch_ports_modulo_254() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// Sends the requests that ibnodes makes through saquery. All nodes are listed. A node with guest software has
-/// the name set by this software.
+/// Sends the requests that ibnodes makes through saquery. All nodes must be listed. A node with guest
+/// software must have the name that this software has set.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
@@ -239,7 +239,7 @@ fn responses_to_guest_requests_reach_guest() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
-    assert_eq!(seen.len(), 0, "`send` has already carried the response");
+    assert_eq!(seen.len(), 0, "`send` has already delivered the response");
     let answer = request(1, 1, 0x81, 0x11, 0);
     assert_eq!(arrive(&mut fabric.all[0].0, 2, QP0, answer, true), (Admitted::Unchanged, vec![]));
 }
@@ -263,7 +263,7 @@ fn arrive(
     (admitted, outputs(management))
 }
 
-/// Returns a NodeInfo response with a transaction ID of the management module.
+/// Returns a NodeInfo response with a transaction ID in the form that the management module uses.
 fn node_info(tid: u32) -> Mad {
     let mut answer = request(1, 1, 0x81, 0x11, 0);
     answer[8..12].copy_from_slice(b"hcad");
@@ -302,7 +302,7 @@ fn unsolicited_response_is_ignored() {
     assert_eq!(arrive(&mut management, 2, QP0, description, false).1, []);
     for _ in 0..1000 {
         let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
-        assert_eq!(arrived, (Admitted::Taken, vec![]), "a request accepts only one response");
+        assert_eq!(arrived, (Admitted::Taken, vec![]), "only one response to a request is accepted");
     }
     let mut failed = node_info(1);
     failed[5] = 0x0c;
@@ -359,7 +359,11 @@ fn sweeps_run_without_guest_requests() {
             sweeps.push(second);
         }
     }
-    assert_eq!(sweeps, [1, 2, 12, 22, 32], "two more initial sweeps follow, and then one every ten seconds");
+    assert_eq!(
+        sweeps,
+        [1, 2, 12, 22, 32],
+        "two more initial sweeps follow, then one sweep every ten seconds"
+    );
     management.close_port();
     assert_eq!(management.next_deadline(), None);
 }
@@ -386,12 +390,12 @@ fn forged_node_reports_do_not_displace_responding_nodes() {
     }
     let known: Vec<_> = management.subnet.nodes().map(|(lid, _)| lid.get()).collect();
     assert_eq!(known.len(), 1024);
-    assert!(known.ends_with(&[40_000, 40_001]), "nodes that answered all requests are kept");
+    assert!(known.ends_with(&[40_000, 40_001]), "nodes that responded to all requests are kept");
     settled(&mut management, 40_002);
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// IBTA volume 1, section 16.1: ibqueryerrors queries the switch's counters like this.
+/// IBTA volume 1, section 16.1. These are the queries that ibqueryerrors sends to read the switch's counters.
 #[test]
 fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
@@ -413,7 +417,7 @@ fn switch_reports_zero_counters() {
                 assert_eq!(counters[68..128], [0; 60]);
             }
         }
-        assert_eq!(status(&get(attribute, 3, 1)), 0x1c, "there is no port 3");
+        assert_eq!(status(&get(attribute, 3, 1)), 0x1c, "port 3 does not exist");
     }
     assert_eq!(status(&get(0x15, 1, 1)), 0x0c);
     assert_eq!(status(&get(0x12, 1, 6)), 0x08, "the method Report is not supported");
@@ -432,9 +436,9 @@ fn switch_reports_master_with_highest_priority() {
 }
 
 #[test]
-fn sweep_of_other_hca_is_answered() {
+fn sweep_by_another_hca_gets_response() {
     let mut management = open(1);
-    let look = |management: &mut Management, allowed: usize| {
+    let sweep = |management: &mut Management, allowed: usize| {
         let received = Datagram {
             source: Lid::new(2),
             source_qp: QP0,
@@ -456,17 +460,17 @@ fn sweep_of_other_hca_is_answered() {
         sent.collect::<Vec<_>>()
     };
     assert_eq!(
-        look(&mut management, 0),
+        sweep(&mut management, 0),
         [] as [u8; 0],
         "a sweep that exceeds the rate limit gets no response"
     );
     let mut other = open(1);
-    assert_eq!(look(&mut other, 1), [0x81]);
-    assert_eq!(look(&mut other, 2), [0x81], "the sweep does not cause a query");
+    assert_eq!(sweep(&mut other, 1), [0x81]);
+    assert_eq!(sweep(&mut other, 2), [0x81], "a received sweep does not cause a query");
 }
 
 #[test]
-fn agents_answer_right_after_port_open() {
+fn agents_respond_right_after_port_opens() {
     let mut management = open(1);
     for (qp, class, attribute, early) in [
         (QP0, 1, 0x10, Admitted::Taken),
@@ -486,7 +490,7 @@ fn agents_answer_right_after_port_open() {
 }
 
 #[test]
-fn agents_answer_perf_queries_even_if_software_listens() {
+fn agents_respond_to_perf_queries_even_if_software_listens() {
     let profile = NodeProfile { always_answers_perf: true, opened_by_software: false, ..SINAI };
     for source in [1, 2] {
         let mut management = Management::new(Identity::from_lid(Lid::new(1)), profile);
@@ -562,12 +566,12 @@ fn remote_set_with_m_key_is_executed() {
     assert_eq!(
         arrive(&mut management, 2, QP0, info, true).0,
         Admitted::Unchanged,
-        "software that listens gets the request"
+        "listening software gets the request"
     );
 }
 
 #[test]
-fn down_port_answers_nothing() {
+fn port_that_is_down_sends_no_response() {
     let mut management = open(1);
     let down = |management: &mut Management| {
         let mads = [
@@ -593,7 +597,7 @@ fn down_port_answers_nothing() {
 }
 
 #[test]
-fn agents_answer_without_guest_software() {
+fn agents_respond_without_guest_software() {
     let mut management = open(1);
     let mut ask = |qp: Qpn, mad: Mad| {
         let (admitted, answers) = arrive(&mut management, 2, qp, mad, false);
@@ -611,7 +615,7 @@ fn agents_answer_without_guest_software() {
     assert_eq!(ask(QP1, request(4, 1, 1, 1, 0)).map(|mad| status(&mad)), Some(0));
     assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management uses QP0");
     assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "QP0 accepts only subnet management");
-    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "the SA does not answer other ports");
+    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "the SA does not respond to other ports");
 
     let received = Datagram {
         source: Lid::new(2),

@@ -2,9 +2,9 @@
 //!
 //! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all entries. Each
 //! entry also carries the [`Generation`] of the page table from which it was derived. A page table in guest memory has
-//! no generation, because its entries may change unnoticed, so its translations are not cached. If no single entry
-//! covers the requested range and grants the access, the tables are consulted. Errors therefore always come from the
-//! tables.
+//! no generation, because the device cannot detect changes to it. Its translations are therefore not cached. If no
+//! single entry covers the requested range and grants the access, the tables are consulted. Errors therefore always
+//! come from the tables.
 //!
 //! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so a
 //! change to any of them invalidates the entry.
@@ -158,7 +158,7 @@ impl TranslationCache {
         self.cursors[index as usize % LIST_CURSORS].set(Some((self.changes, generation, cursor)));
     }
 
-    /// Returns the slot of a translation. Neighbouring keys and pages use different slots.
+    /// Returns the slot for a translation. Neighbouring keys and pages use different slots.
     fn slot(&self, index: u32, va: Va) -> &Cell<Option<(u64, TlbEntry)>> {
         let page = usize::try_from(va.get() / PAGE_LEN).unwrap_or_default();
         &self.slots[(index as usize).wrapping_add(page) % ENTRIES]

@@ -51,7 +51,7 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// Whether messages are left, because the budget or the space for replies was used up. If so, call
+    /// Whether messages are left because the budget or the space for replies was used up. If so, call
     /// [`Connection::serve`] again once all replies have been sent, without waiting for the socket to become readable.
     pub more: bool,
 }
@@ -113,7 +113,7 @@ impl Connection {
         &self.session.stats
     }
 
-    /// Sends as much of the replies as the client accepts.
+    /// Sends as many bytes of the replies as the socket accepts.
     ///
     /// # Errors
     /// Fails if the client is disconnected.

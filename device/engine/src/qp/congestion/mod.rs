@@ -29,7 +29,7 @@ pub(crate) fn not_ecn_capable(traffic_class: u8) -> u8 {
     traffic_class & !ECN
 }
 
-/// Returns whether a switch on the path has reported congestion (CE).
+/// Returns whether a switch on the path has marked the packet (CE) to report congestion.
 pub(crate) fn is_marked(traffic_class: u8) -> bool {
     traffic_class & ECN == CE
 }

@@ -1,4 +1,4 @@
-//! Compares the evaluation with a linear scan over all entries.
+//! Compares the evaluation of flow tables with a linear scan over all entries.
 
 use proptest::prelude::*;
 use protocol::ids::MacAddr;
@@ -6,14 +6,14 @@ use protocol::ids::MacAddr;
 use super::frames::{C_TAG, OWN, PEER, S_TAG, TCP, UDP, arp, ethernet, ipv4, tcp4, udp6};
 use super::*;
 
-/// A table of the model: the masks of its groups, and the entries of each group.
+/// A table in the model: the mask of each group, and the entries in the group.
 #[derive(Clone, Debug)]
 struct Model {
     miss: bool,
     groups: Vec<(OuterHeaders, Vec<ModelEntry>)>,
 }
 
-/// Value of an entry and the bits that select its destinations.
+/// The value of an entry and the bits that select its destinations, or `None` if the entry is not set.
 type ModelEntry = Option<(OuterHeaders, u8)>;
 
 const GROUP_LEN: u32 = 4;
@@ -65,7 +65,7 @@ fn table() -> impl Strategy<Value = Model> {
     (any::<bool>(), prop::collection::vec(group, 0..5)).prop_map(|(miss, groups)| Model { miss, groups })
 }
 
-/// Returns the destinations of an entry: bits 1:0 select TIRs, and bits 3:2 select tables with a distance of 1 or 2.
+/// Returns the destinations of an entry: bits 1:0 select TIRs, and bits 3:2 select the next table and the one after it.
 fn destinations(bits: u8, at: usize, ids: &[FlowTableId]) -> Vec<Destination> {
     let tirs = [(1, 10), (2, 20)].into_iter().filter(|(bit, _)| bits & bit != 0);
     let tables = [(4, 1), (8, 2)].into_iter().filter(|(bit, _)| bits & bit != 0);
@@ -74,7 +74,7 @@ fn destinations(bits: u8, at: usize, ids: &[FlowTableId]) -> Vec<Destination> {
     tirs.map(|(_, tirn)| tir(tirn + number)).chain(tables.map(|id| Destination::Table(*id))).collect()
 }
 
-/// Evaluates the model by a linear scan. Returns the TIRs in any order.
+/// Evaluates the model by a linear scan. Returns the TIRs in no particular order.
 fn scan(models: &[Model], at: usize, frame: &[u8; 64], ids: &[FlowTableId], found: &mut Vec<u32>) {
     let Some(model) = models.get(at) else { return };
     let entries = model.groups.iter().flat_map(|(mask, entries)| {
@@ -101,7 +101,7 @@ fn scan(models: &[Model], at: usize, frame: &[u8; 64], ids: &[FlowTableId], foun
     }
 }
 
-/// Builds the tables of a model. Entries are set in descending order of their indices.
+/// Builds the tables of a model. Entries are set in descending index order.
 fn build(steering: &mut Steering, models: &[Model]) -> Vec<FlowTableId> {
     let mut ids = vec![FlowTableId::default(); models.len()];
     for (at, model) in models.iter().enumerate().rev() {
@@ -137,7 +137,7 @@ fn compare(steering: &Steering, models: &[Model], ids: &[FlowTableId]) -> Result
 
 proptest! {
     #[test]
-    fn evaluation_equals_linear_scan(
+    fn evaluation_matches_linear_scan(
         mut models in prop::collection::vec(table(), TABLES),
         deleted in prop::collection::vec((0..TABLES, 0..20_u32), 0..8),
     ) {

@@ -1,5 +1,5 @@
-//! Checks the traffic classes, VLAN priorities and source ports of captured packets. Networks treat packets according
-//! to these fields.
+//! Checks the traffic classes, VLAN priorities and source ports of captured packets. Networks use these fields
+//! to prioritise and distribute packets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames to files in the run directory, so that the checks of the run's captures also cover them.
+/// Captures a station's frames to files in the run directory, so that checks of the run's captures cover them, too.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
@@ -95,13 +95,13 @@ impl Wire<'_> {
                     "{packet:?} belongs to a flow with port {port}"
                 );
             }
-            ensure!(ports.len() == CONNECTIONS, "{CONNECTIONS} connections, {ports:?}");
+            ensure!(ports.len() == CONNECTIONS, "{CONNECTIONS} connections used the ports {ports:?}");
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
             // Of eight ports chosen at random from 16,384, two are equal in about one run in six hundred. Fewer than
             // seven distinct ports do not occur in practice.
-            ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
+            ensure!(different.len() >= CONNECTIONS - 1, "too few distinct ports: {different:?}");
         }
         Ok(())
     }
@@ -130,10 +130,13 @@ fn all_of_class(packets: impl Iterator<Item = Packet>, class: u8, network: u16) 
     let tag = (network != 0).then_some(PRIORITY << 13 | network);
     let mut count = 0;
     for packet in packets {
-        ensure!((packet.class, packet.tag) == (class, tag), "{packet:?}, not of {class:#x} and {tag:x?}");
+        ensure!(
+            (packet.class, packet.tag) == (class, tag),
+            "expected class {class:#x} and tag {tag:x?}: {packet:?}"
+        );
         count += 1;
     }
-    ensure!(count >= LEAST, "{count} packets");
+    ensure!(count >= LEAST, "only {count} packets");
     Ok(())
 }
 

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::report::Report;
 
-/// Protocols that Debian's kernels lack, with the options that they require.
+/// Protocols that Debian's kernels lack, with the options that each protocol requires.
 const LACKING: &[(&str, &[&str])] = &[
-    ("SMB Direct, the server's", &["CONFIG_SMB_SERVER_SMBDIRECT"]),
-    ("SMB Direct, the client's", &["CONFIG_CIFS_SMB_DIRECT"]),
+    ("SMB Direct server", &["CONFIG_SMB_SERVER_SMBDIRECT"]),
+    ("SMB Direct client", &["CONFIG_CIFS_SMB_DIRECT"]),
     ("RTRS", &["CONFIG_INFINIBAND_RTRS_CLIENT", "CONFIG_INFINIBAND_RTRS_SERVER"]),
 ];
 
@@ -33,7 +33,7 @@ impl Config {
     }
 }
 
-/// Runs a case for each protocol that Debian's kernels lack, named after the missing option. The case fails if the
+/// Runs a case, named after the missing option, for each protocol that Debian's kernels lack. The case fails if the
 /// kernel supports the protocol, because no scenario tests it.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {

@@ -11,7 +11,7 @@ use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrom
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a READ sends one request for its whole length and accepts all responses", LONG_TIMEOUT, read),
     case(
-        "a READ response lost in the middle: the READ is retried from there",
+        "a lost MIDDLE READ response: the READ is retried from there",
         Attributes::DEFAULT,
         read_response_lost,
     ),
@@ -24,16 +24,18 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a duplicate READ response is ignored", LONG_TIMEOUT, duplicate_read_response),
     case("an ACK does not complete a READ", Attributes::DEFAULT, read_acknowledged),
     case("an ACK for a later request causes the READ to be retried", Attributes::DEFAULT, implied_nak),
-    case("a READ LAST that is too short: bad response", LONG_TIMEOUT, |link| read_length(link, 100)),
-    case("a READ LAST that is too long: bad response, no write beyond the buffer", LONG_TIMEOUT, |link| {
-        read_length(link, 252)
-    }),
+    case("a READ response LAST that is too short: bad response", LONG_TIMEOUT, |link| read_length(link, 100)),
+    case(
+        "a READ response LAST that is too long: bad response, no write beyond the buffer",
+        LONG_TIMEOUT,
+        |link| read_length(link, 252),
+    ),
     case(
         "lost atomic response: the request is retransmitted, and its result is delivered",
         Attributes::DEFAULT,
         lost_atomic_response,
     ),
-    case("a READ MIDDLE that is too short: bad response", LONG_TIMEOUT, |link| {
+    case("a READ response MIDDLE that is too short: bad response", LONG_TIMEOUT, |link| {
         bad_response(link, |link| {
             let [first, ..] = read_responses(link);
             vec![first, link.response("RC_RDMA_READ_RESPONSE_MIDDLE", 1, &message(link.mtu - 4))]
@@ -56,7 +58,7 @@ fn post_read(link: &mut Link<'_>) -> Result<()> {
     expect_read(link, 0)
 }
 
-/// Expects a READ request for the data of response `n` and all later ones.
+/// Expects a READ request for the data of response `n` and of all later responses.
 fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let packet = link.expect("RC_RDMA_READ_REQUEST", n)?;
     let done = n * u32::try_from(link.mtu)?;
@@ -79,7 +81,7 @@ fn read_responses(link: &Link<'_>) -> [Packet; 3] {
 
 fn expect_read_done(link: &mut Link<'_>) -> Result<()> {
     let cqe = link.expect_success()?;
-    ensure!(cqe.byte_count == THREE, "{} bytes read", cqe.byte_count);
+    ensure!(cqe.byte_count == THREE, "the READ completed with {} bytes", cqe.byte_count);
     link.expect_memory(0, &message(THREE as usize))?;
     link.expect_memory(THREE.into(), &content(THREE as usize, 256))?;
     send(link, 8)?;

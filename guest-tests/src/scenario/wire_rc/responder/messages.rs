@@ -12,12 +12,12 @@ use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a zero-length SEND consumes a receive request", empty_send),
     case("payloads of 1 to 7 bytes arrive without pad bytes", odd_lengths),
-    case("a WRITE of three packets is written to its address, at any alignment", write_three),
+    case("a WRITE of three packets is stored correctly at an unaligned address", write_three),
     case("a zero-length WRITE with immediate consumes a receive request", empty_write_imm),
     case("a SEND of three packets with immediate is delivered", send_imm_three),
     case("a SEND without AckReq is executed and acknowledged with the next one", without_ack_req),
     case("a burst of 32 SENDs is executed in order, and the last is acknowledged", burst),
-    case("the PSN farthest ahead triggers a NAK", furthest_psn),
+    case("the farthest PSN that counts as ahead triggers a NAK", farthest_psn),
     case("a duplicate is acknowledged while no receive request is posted", duplicate_while_not_ready),
     with_rnr_timer(0),
     with_rnr_timer(1),
@@ -27,8 +27,8 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a duplicate atomic older than the saved results gets no response", forgotten_atomic),
     case("a duplicate atomic with different operands returns the first result", altered_atomic),
     case("duplicates from the middle of a WRITE do not change memory", duplicate_write_middle),
-    case("a READ of three bytes at an odd address", odd_read),
-    case("a READ before the ACK of a SEND: both are answered in order", read_after_send),
+    case("a READ of three bytes at an odd address returns them", odd_read),
+    case("a READ sent before a SEND is acknowledged: both are executed in order", read_after_send),
 ];
 
 const fn with_rnr_timer(code: u8) -> Case {
@@ -79,7 +79,7 @@ fn write_three(link: &mut Link<'_>) -> Result<()> {
     link.expect_no_completion()
 }
 
-/// Returns the packets of a WRITE, starting with the peer's first packet. The last packet has AckReq set.
+/// Returns the packets of a WRITE, numbered from the peer's initial PSN. The last packet has AckReq set.
 pub(super) fn write_packets(link: &Link<'_>, reth: Reth, payload: &[u8]) -> Vec<Packet> {
     let names = ["RC_RDMA_WRITE_FIRST", "RC_RDMA_WRITE_MIDDLE", "RC_RDMA_WRITE_LAST"];
     let chunks: Vec<_> = payload.chunks(link.mtu).collect();
@@ -140,7 +140,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     let sends: Vec<_> = (0..COUNT).flat_map(|n| link.send_message(n, &message(1 + n as usize))).collect();
     link.send_all(&sends)?;
     let answers = link.rest()?;
-    // Each ACK carries the number of completed messages and covers all earlier ones.
+    // Each ACK carries the number of completed messages and acknowledges all of them.
     let mut done = 0;
     for answer in &answers {
         let msn = answer.aeth.map_or(0, |aeth| aeth.msn);
@@ -159,9 +159,9 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the farthest PSN that counts as ahead of the expected PSN. The distance is just under half of the PSN space
+/// Checks the farthest PSN that counts as ahead of the expected PSN. It is just under half the PSN space away
 /// (IBTA 9.7.1).
-fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
+fn farthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
@@ -209,7 +209,7 @@ fn duplicate_read_wrong_key(link: &mut Link<'_>) -> Result<()> {
     let forged = link.read_request(0, Reth { rkey: reth.rkey ^ 0x101, ..reth });
     link.send(&forged)?;
     for answer in link.rest()? {
-        ensure!(answer.payload.is_empty(), "answered {answer:?}");
+        ensure!(answer.payload.is_empty(), "the response contains data: {answer:?}");
     }
     link.expect_state(state::RTS)
 }
@@ -260,7 +260,7 @@ fn odd_read(link: &mut Link<'_>) -> Result<()> {
     link.send(&request)?;
     ensure!(
         responses(link, 0, &["RC_RDMA_READ_RESPONSE_ONLY"], 1)? == content(333, 3),
-        "the content of the response differs"
+        "the response contains unexpected data"
     );
     Ok(())
 }
@@ -270,15 +270,15 @@ fn read_after_send(link: &mut Link<'_>) -> Result<()> {
     let send = link.packet("RC_SEND_ONLY", 0, &message(8));
     let read = link.read_request(1, link.reth(0, 8));
     link.send_all(&[send.clone(), read.clone()])?;
-    ensure!(responses(link, 1, &["RC_RDMA_READ_RESPONSE_ONLY"], 2)? == content(0, 8), "content differs");
+    ensure!(responses(link, 1, &["RC_RDMA_READ_RESPONSE_ONLY"], 2)? == content(0, 8), "unexpected data");
     link.expect_success()?;
-    // Repeat both requests, as a peer would after losing the response.
+    // Repeat both requests, as a peer does if the response is lost.
     link.send_all(&[send, read])?;
     let next = link.next()?;
     let response = if next.is("RC_ACKNOWLEDGE") { link.next()? } else { next };
     ensure!(
         response.is("RC_RDMA_READ_RESPONSE_ONLY") && *response.payload == content(0, 8),
-        "answers {response:?}"
+        "unexpected response {response:?}"
     );
     link.expect_no_completion()
 }

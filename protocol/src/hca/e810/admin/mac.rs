@@ -20,7 +20,7 @@ layout! {
 pub const LAN_ADDRESS_VALID: u16 = 0x10;
 
 layout! {
-    /// An address in the buffer of "manage MAC read".
+    /// An address in the "manage MAC read" buffer.
     pub struct MacEntry[8] {
         @0   port: u8,
         /// Address type; 0 for the LAN function.
@@ -33,7 +33,7 @@ layout! {
 layout! {
     /// Parameters of "manage MAC write".
     pub struct WriteMac[16] {
-        /// Flags that select the address's purpose.
+        /// Flags that select the purpose of the address.
         @1   flags: u8 => Hex,
         /// MAC address in network byte order.
         @2   mac: MacAddr,
@@ -60,12 +60,12 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from the 0107 response in the recording `probe-synth-fd.aq.gz`.
+    /// The bytes are from the 0107 response in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn manage_mac_read_response_matches_recorded_bytes() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };
         assert_eq!(entry.emit(), [0, 0, 2, 0xe8, 0x10, 0, 0, 1]);
-        let answer = ReadMac { flags: LAN_ADDRESS_VALID, count: 1 };
-        assert_eq!(answer.emit()[..5], [0x10, 0, 0, 0, 1]);
+        let response = ReadMac { flags: LAN_ADDRESS_VALID, count: 1 };
+        assert_eq!(response.emit()[..5], [0x10, 0, 0, 0, 1]);
     }
 }
