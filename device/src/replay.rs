@@ -23,7 +23,7 @@ pub struct Options {
     /// Number of steps after which the replay stops.
     pub until: Option<u64>,
     pub trace: Option<(PathBuf, TraceFormat)>,
-    /// Whether to print each step and what the device did in it.
+    /// Whether to print each step and the device's outputs.
     pub steps: bool,
     /// Whether to wait for a line on standard input before each step.
     pub wait: bool,

@@ -5,25 +5,26 @@
 //! and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for another. All HCAs follow the
 //! rules below, so that an HCA can derive many attributes of other HCAs instead of querying them:
 //!
-//! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port is
-//!   the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID,
-//!   through the table of configured peers or else through the LID rule of [`Identity`]. Path queries are
-//!   answered from these rules, whether or not the node exists. Soft-RoCE, whose default GID follows the same
-//!   rule, is reachable as well.
-//! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is
-//!   attached to port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable
-//!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
-//!   way, so return paths written by one switch are valid for another.
+//! - **Addresses.** The LID of an HCA is its `id` in the configuration. Its node GUID and its port GUID are both the
+//!   modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID, through the
+//!   table of configured peers or else through the LID rule of [`Identity`]. Path queries are answered from these
+//!   rules, whether or not the node exists. Soft-RoCE nodes, whose default GID follows the same rule, are reachable as
+//!   well.
+//! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is attached to
+//!   port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable through it: this HCA if it
+//!   is among them, otherwise the one with the lowest known LID. Every HCA numbers the ports in the same way, so return
+//!   paths written by one switch are valid for another.
 //! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. A group's LID is derived
 //!   from its GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
-//!   Parameters that the creator leaves unspecified are those of the broadcast group, which are the same on every HCA.
+//!   Parameters that the creator leaves unspecified default to those of the broadcast group, which are the same on
+//!   every HCA.
 //! - **Discovery** uses a multicast Get(NodeInfo) to QP0 of all nodes. This sweep is sent a few times when the port
 //!   comes up, and every ten seconds afterwards. It is also sent, at most once a second, when the guest requests
 //!   something that depends on the sweep's result. Each node that responds is then queried for NodeDescription and
-//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request is
-//!   accepted, and only once.
-//! - **Amplification.** A datagram from a peer causes at most one datagram: a response or the next request. This
-//!   datagram is no longer than the peer's.
+//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. A response is accepted only if it
+//!   matches an outstanding request, and only once.
+//! - **Amplification.** A datagram from a peer causes at most one datagram in return: a response or the next request,
+//!   which is never larger than the peer's datagram.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
 //!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
@@ -31,7 +32,7 @@
 //!   response passes through the switch of the responding HCA.
 //! - **Setting attributes.** The subnet manager is built in, so no peer may act as one. A remote Set is therefore
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
-//!   software has not opened, answers nothing.
+//!   software has not opened, does not answer any request.
 //!
 //! This module owns neither a socket nor a clock. A MAD from the guest arrives through MAD_IFC, or as a frame
 //! to one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
@@ -86,7 +87,7 @@ pub const QP1: Qpn = Qpn::new(1);
 /// Maximum number of pending outputs. The owner polls them after each call.
 const MAX_OUTPUTS: usize = 128;
 
-/// Counters of the port at the time of a request. Octets of a packet are counted from BTH to ICRC.
+/// Port counters at the time of a request. The octets of a packet are counted from the BTH to the ICRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub transmit_packets: u64,
@@ -190,9 +191,9 @@ enum Handler {
     OwnResponse,
     /// The agents. The MAD is another HCA's sweep, which the guest does not see.
     Sweep,
-    /// Guest software that listens on the QP.
+    /// Guest software that is listening on the QP.
     Guest,
-    /// Guest software that listens on the QP, for an SMP that arrived through a directed route.
+    /// Guest software that is listening on the QP, for an SMP that arrived through a directed route.
     GuestAtEndOfRoute,
     Agent,
     /// The agents, for an SMP that arrived through a directed route.
@@ -219,7 +220,7 @@ impl Handler {
 /// to answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// InfiniBand management of one HCA.
+/// InfiniBand management for one HCA.
 #[derive(Clone, Debug)]
 pub struct Management {
     port: ManagedPort,
@@ -294,13 +295,13 @@ impl Management {
         self.port.is_active()
     }
 
-    /// Handles a change of the link.
+    /// Handles a change of the link state.
     pub fn set_link(&mut self, up: bool, view: &View) {
         self.port.set_link(up);
         self.begin(view);
     }
 
-    /// Replaces the capability mask of PortInfo (SET_IB).
+    /// Replaces the capability mask in PortInfo (SET_IB).
     pub fn set_capabilities(&mut self, mask: u32) {
         self.port.set_capabilities(mask);
     }
@@ -314,7 +315,7 @@ impl Management {
         self.port.set_description(description);
     }
 
-    /// Resets the counter of Q_Key violations (SET_IB).
+    /// Resets the Q_Key violation counter (SET_IB).
     pub fn reset_qkey_violations(&mut self, counters: &Counters) {
         self.port.reset_qkey_violations(counters);
     }
@@ -374,7 +375,7 @@ impl Management {
         }
     }
 
-    /// Returns whether the agents answer a datagram even if software listens.
+    /// Returns whether the agents answer a datagram even if guest software is listening.
     pub fn answers_always(&self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         received.destination_qp == QP1
@@ -475,7 +476,7 @@ impl Management {
         }
     }
 
-    /// Handles a directed-route SMP that arrives at this HCA's port while no guest software listens.
+    /// Handles a directed-route SMP that arrives at this HCA's port while no guest software is listening.
     fn end_of_route(&mut self, view: &View, mad: Mad) {
         let Some(mad) = route::at_end(mad) else { return };
         let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };
@@ -527,7 +528,8 @@ impl Management {
         }
     }
 
-    /// Starts discovery if the port is active. Interfaces whose software does not open the port need no subnet.
+    /// Starts discovery if the port is active and was opened by software. Interfaces on which software does not open
+    /// the port need no subnet.
     fn begin(&mut self, view: &View) {
         if self.is_active() && self.port.is_opened_by_software() {
             self.subnet.begin();

@@ -9,7 +9,7 @@ use crate::{Access, AccessError, Host, Initiator, Payload, Piece, Sge};
 /// Appends `len` bytes of the message, starting at `offset`, to `out`.
 ///
 /// # Errors
-/// Returns the errors of [`Host::read`], or [`AccessError::Bounds`] if the list is too short.
+/// Returns errors from [`Host::read`], or [`AccessError::Bounds`] if the list is too short.
 pub(crate) fn gather(
     host: &impl Host,
     initiator: Initiator,
@@ -52,7 +52,7 @@ pub(crate) fn gather(
 /// Copies `data` to the scatter list, starting at byte `offset` of the message.
 ///
 /// # Errors
-/// Returns the errors of [`Host::write`], or [`AccessError::Bounds`] if the list is too short.
+/// Returns errors from [`Host::write`], or [`AccessError::Bounds`] if the list is too short.
 pub(crate) fn scatter(
     host: &mut impl Host,
     initiator: Initiator,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Number of request and reply slots taken from the shared pool, by one QP or by all QPs.
+/// Numbers of request and reply slots that one QP, or all QPs together, have taken from the shared pools.
 ///
 /// Counts capacities, not lengths, because the capacity of a queue determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct PooledSlots {
 }
 
 impl PooledSlots {
-    /// Updates the total after the slots of one QP changed from `before` to `after`.
+    /// Updates the total after the slot counts of one QP have changed from `before` to `after`.
     pub(crate) fn update(&mut self, before: Self, after: Self) {
         self.requests = (self.requests + after.requests).saturating_sub(before.requests);
         self.replies = (self.replies + after.replies).saturating_sub(before.replies);
@@ -28,8 +28,8 @@ impl PooledSlots {
     }
 
     /// Returns the factor by which a full request queue grows. The factor is high while more than half of the pool is
-    /// free, because each growth moves all requests, and a burst of messages often fills a queue that has just been
-    /// shrunk.
+    /// free, because each growth step moves all queued requests, and a burst of messages often fills a queue that has
+    /// just been shrunk.
     fn growth_of_requests(self) -> usize {
         if self.requests < limits::POOLED_REQUESTS / 2 { 8 } else { 2 }
     }
@@ -40,7 +40,7 @@ impl PooledSlots {
     }
 }
 
-/// Appends a request to the queue of a QP. If the queue is full, it grows.
+/// Appends a request to the queue of a QP, growing the queue if it is full.
 pub(crate) fn push_request<T>(queue: &mut VecDeque<T>, request: T, pooled: PooledSlots) {
     let len = queue.len();
     if len == queue.capacity() {

@@ -11,13 +11,13 @@ use thiserror::Error;
 
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
 
-/// Maximum number of runs of contiguous pages in one map. These runs occupy at most 12 MiB. Real drivers map about ten
-/// thousand pages.
+/// Maximum number of runs of contiguous pages in one map. This many runs occupy at most 12 MiB. Real drivers map about
+/// ten thousand pages.
 const MAX_RUNS: usize = 1 << 18;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IcmError {
-    /// No MAP_ICM covers the address.
+    /// No MAP_ICM command covers the address.
     #[error("ICM address {0} is not mapped")]
     Unmapped(IcmAddr),
     /// The guest has not mapped the memory behind the page.
@@ -52,7 +52,7 @@ pub struct IcmRange {
 pub struct PageMap(PageRuns);
 
 impl PageMap {
-    /// Maps pages, replacing existing mappings. On an error, nothing is mapped.
+    /// Maps pages, replacing existing mappings. On error, nothing is mapped.
     ///
     /// # Errors
     /// EXCEED_LIM if the map would have too many runs.
@@ -114,7 +114,8 @@ impl PageMap {
     /// Reads bytes from ICM.
     ///
     /// # Errors
-    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. `out` may then be partly overwritten.
+    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. In that case, `out` may be partly
+    /// overwritten.
     pub fn read(&self, dma: &GuestMemory, addr: IcmAddr, out: &mut [u8]) -> Result<(), IcmError> {
         let len = out.len();
         let mut rest = out;
@@ -128,8 +129,8 @@ impl PageMap {
     /// Writes bytes to ICM.
     ///
     /// # Errors
-    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. The pages before that part have then
-    /// been written.
+    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. In that case, the pages before that
+    /// part have already been written.
     pub fn write(&self, dma: &GuestMemory, addr: IcmAddr, data: &[u8]) -> Result<(), IcmError> {
         let mut rest = data;
         self.for_each_page(addr, data.len(), |iova, len| {
@@ -160,7 +161,7 @@ impl PageMap {
     }
 }
 
-/// Returns the range of pages that an UNMAP_ICM unmaps, clipped to the end of ICM.
+/// Returns the range of pages that an UNMAP_ICM command unmaps, clipped to the end of ICM.
 ///
 /// # Errors
 /// BAD_PARAM if the address is not page-aligned or the range is empty.
@@ -256,7 +257,7 @@ mod tests {
         icm.translate(IcmAddr::new(addr)).map(Iova::get)
     }
 
-    /// Returns a map with the three entries of the example in the JingZhao interface, section 14.3.
+    /// Returns a map with the three entries from the example in section 14.3 of the JingZhao interface.
     fn example_map() -> PageMap {
         let mut icm = PageMap::default();
         let entries = [

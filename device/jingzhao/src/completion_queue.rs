@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn context_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
-        // The start field is an address, an offset, or outside the region. `first` is the entry of the region at which
-        // the queue then starts.
+        // The start field is an address, an offset, or outside the region. `first` is the region entry at which the
+        // queue starts in that case.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;

@@ -4,7 +4,7 @@ use protocol::roce::{Ext, Opcode, Packet, Syndrome};
 
 /// Formats a packet on one line: operation, PSN, SRQ (XRC only), payload length, and RETH or AETH fields.
 ///
-/// A RETH is shown as its address relative to `base_va` and its length. An AETH is shown as its syndrome (omitted for
+/// A RETH is shown as its address (relative to `base_va`) and its length. An AETH is shown as its syndrome (omitted for
 /// an ACK) and its MSN. `SE` marks a solicited event, and `?` marks AckReq. A CNP is shown as `Cnp`.
 pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
     let Packet { bth, srqn, ext, payload } = packet;

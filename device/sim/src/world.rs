@@ -26,7 +26,7 @@ use engine::{
 
 /// Maximum simulated time to finish all work after the network has healed and software has taken its last action.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
-/// Flag in `wr_id` that marks requests of shared queues.
+/// Flag in `wr_id` that marks requests on shared queues.
 const SHARED_ID: u64 = 1 << 63;
 /// Maximum number of steps in a run. Reaching it indicates a livelock.
 const STEPS: u64 = 2_000_000;
@@ -40,7 +40,7 @@ struct Node {
     host: SimHost,
 }
 
-/// Numbers of requests that software has posted for a pair in its current life.
+/// Numbers of requests that software has posted for a pair in the pair's current life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,
@@ -61,7 +61,7 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as a request completes.
     reposts_immediately: bool,
-    /// Random source for injected READs. It is separate, so that injecting READs changes neither the plan nor the
+    /// Random source for injected READs. It is separate so that injecting READs changes neither the plan nor the
     /// network faults of a seed.
     stale: ChaCha8Rng,
 }
@@ -85,7 +85,7 @@ pub struct Report {
     pub requests: usize,
 }
 
-/// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
+/// Runs the simulation for `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
 /// Fails if the checker finds a violation, the run does not finish, or the simulation panics. The message includes the
@@ -159,7 +159,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Moves both sides from RESET to RTS. If the plan moves side 1 to RTS later, side 1 stays in RTR.
+    /// Moves both sides from RESET to RTS. If the plan moves side 1 to RTS later, side 1 stays in RTR for now.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -223,7 +223,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Frees the slot of a completed request if it came from a shared queue.
+    /// Frees the slot of a completed request if the request came from a shared queue.
     fn release_slot(&mut self, wr_id: u64) {
         let Some((&srq, slots)) = self.srqs.iter_mut().find(|(_, slots)| slots.used.contains_key(&wr_id))
         else {
@@ -467,7 +467,7 @@ impl<'a> World<'a> {
         let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
         if (state, end.flush) == (State::Sqe, Flush::Owner) {
-            // Ring the doorbell, because the requests left in the queue resume only at the next doorbell.
+            // Ring the doorbell, because the requests left in the queue are executed only after the next doorbell.
             let Node { engine, host } = &mut self.nodes[end.node];
             engine.notify_send(self.now, end.qpn, host);
         }

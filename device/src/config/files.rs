@@ -119,7 +119,7 @@ impl Config {
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
     }
 
-    /// Returns whether any device specifies peers by DNS name, or a device added later is allowed to.
+    /// Returns whether any device specifies peers by DNS name, or a device added later is allowed to do so.
     pub fn may_have_names(&self) -> bool {
         self.confinement.dns || self.devices.iter().any(|device| !device.fabric.named_peers().is_empty())
     }

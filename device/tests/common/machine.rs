@@ -16,7 +16,7 @@ use super::{Daemon, Guest, hcactl_program, hcad, until};
 const MEMORY: u64 = 0x2000_0000;
 const PAGE: u64 = 0x1000;
 
-/// Base address of the queues, one page per QP, and the offset of each queue in its page.
+/// Base address of the queues, one page per QP, and the offset of each queue within its page.
 const QUEUES: u64 = 0x200_0000;
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
@@ -47,7 +47,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts a daemon with device `id` on the given fabric, and with the extra top-level keys in `more`.
+    /// Starts a daemon with device `id` on the given fabric, and with the extra top-level configuration keys in `more`.
     pub(crate) fn start(id: u16, fabric: &Value, more: &[(&str, Value)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (socket, control) = (folder.path().join("hca.sock"), folder.path().join("control.sock"));
@@ -110,7 +110,7 @@ impl Machine {
         self.driver.peek(DATA + at, len)
     }
 
-    /// Waits for a completion of QP `n` and returns its syndrome.
+    /// Waits for a completion on QP `n` and returns its syndrome.
     fn completion(&mut self, n: u32, index: u64) -> u8 {
         until("a completion", || {
             let entry = self.driver.peek(page(n) + CQ + 32 * index, 32);
@@ -138,7 +138,7 @@ impl Machine {
     }
 }
 
-/// Returns the driver of an initialised device with a memory region for messages.
+/// Returns the driver for an initialised device with a memory region for messages.
 fn drive(socket: &Path) -> Driver<Guest> {
     let mut driver = Driver::new(Guest::attach(socket, MEMORY));
     driver.enable();
@@ -168,7 +168,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
 }
 
-/// Transfers messages of several lengths by SEND, and a message of 1 MiB by WRITE. QP `n` must be unused.
+/// Transfers messages of several lengths by SEND, and a 1 MiB message by WRITE. QP `n` must be unused.
 pub(crate) fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     const AT: u64 = 2 << 20;
     let lens = [1, 64, 4096, 4097, 100_000];
@@ -189,7 +189,7 @@ pub(crate) fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     assert_eq!(to.data(AT, bytes.len()), bytes);
 }
 
-/// Writes message `number` of an endless series on QP `n`, and verifies its content.
+/// Writes message `number` of an endless series on QP `n`, and verifies its contents.
 pub(crate) fn write_message(from: &mut Machine, to: &mut Machine, n: u32, number: u32) {
     const AT: u64 = 3 << 20;
     const LEN: u32 = 10_000;

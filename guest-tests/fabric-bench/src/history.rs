@@ -17,7 +17,7 @@ const REGRESSION_THRESHOLD: f64 = 0.1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
-    /// The measured commit; `+` marks uncommitted changes.
+    /// The measured commit; a trailing `+` marks uncommitted changes.
     commit: String,
     /// Date of the run in UTC.
     date: String,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn comparison_uses_last_entry_of_similar_machine() {
+    fn comparison_uses_last_entry_from_similar_machine() {
         let entries = [entry("a", "x", "6.1"), entry("b", "x", "6.12"), entry("c", "y", "6.12")];
         let here = entry("", "x", "7.0").machine;
         assert_eq!(last_of(&entries, &here).map(|entry| entry.commit.as_str()), Some("b"));

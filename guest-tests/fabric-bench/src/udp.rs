@@ -124,6 +124,6 @@ fn count(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<f64> {
             Err(error) => return Err(error),
         }
     }
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    #[expect(clippy::cast_precision_loss, reason = "the rate need not be exact")]
     Ok(bytes as f64 / last.duration_since(first.unwrap_or(last)).as_secs_f64())
 }

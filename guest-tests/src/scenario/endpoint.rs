@@ -80,13 +80,14 @@ pub(super) trait Endpoint {
     /// Moves the queue pair to RTS.
     async fn connect(&mut self, link: &Link) -> Result<()>;
 
-    /// Fills part of the region with the pattern of `seed`.
+    /// Fills part of the region with the pattern generated from `seed`.
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
 
-    /// Fails unless part of the region contains the pattern of `seed`, starting with byte `position` of the pattern.
+    /// Fails unless part of the region contains the pattern generated from `seed`, starting with byte `position` of the
+    /// pattern.
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
 
-    /// Reads a few bytes of the region.
+    /// Reads a few bytes from the region.
     async fn peek(&mut self, off: u64, len: u32) -> Result<Vec<u8>>;
 
     /// Posts receives with the given offsets and lengths.
@@ -137,7 +138,7 @@ pub(super) fn expect_same(name: &str, off: u64, len: u64, verified: Verified) ->
     let first = verified.first_difference;
     ensure!(
         first.is_none(),
-        "the {len} bytes from {off:#x} on at {name} differ at byte {}",
+        "the {len} bytes at offset {off:#x} in the region of {name} differ at byte {}",
         first.unwrap_or_default()
     );
     Ok(())

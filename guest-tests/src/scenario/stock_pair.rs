@@ -32,7 +32,7 @@ const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
 pub(super) const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the port to become active after the driver is loaded. The driver waits a second for the device's
+/// Time limit for the port to become active after the driver is loaded. The driver waits one second for the device to
 /// reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -210,7 +210,7 @@ impl StockPair {
         self.a.boot_again(lab, &self.run, &self.image).await
     }
 
-    /// Reboots guest `a` from inside, in the same QEMU process.
+    /// Reboots guest `a` from within the guest. The QEMU process stays the same.
     pub(super) async fn reboot_a(&mut self) -> Result<()> {
         self.a.vm.reboot(&self.image).await?;
         self.a.set_up().await
@@ -257,8 +257,8 @@ impl StockNode {
         name_of(self.hca)
     }
 
-    /// Returns the device's name for a command line. On an Ethernet port, the program's `option` for the index of the
-    /// GID follows.
+    /// Returns the device's name for a command line. On an Ethernet port, the name is followed by the program's
+    /// `option` for the GID index.
     pub(super) fn selected(&self, option: &str) -> String {
         match self.gid {
             Some(gid) => format!("{} {option} {gid}", self.rdma_device()),
@@ -317,8 +317,8 @@ impl StockNode {
         load(&mut self.vm, self.hca).await
     }
 
-    /// Loads the drivers of an Ethernet port. The port has the state of its network device, which is therefore brought
-    /// up first.
+    /// Loads the drivers for an Ethernet port. The port's state follows that of its network device, which is therefore
+    /// brought up first.
     async fn load_nic(&mut self) -> Result<()> {
         station::load(&mut self.vm, &["mlx5_core"]).await?;
         let device = station::device(&mut self.vm, self.id).await?;
@@ -418,7 +418,7 @@ async fn port_is(vm: &mut Vm, hca: kind::Device, state: &str) -> Result<()> {
 }
 
 /// Returns the Ethernet NIC of the guest with this HCA number. The NIC's MAC address differs from the HCA's, so that
-/// captures show to which network a frame belongs.
+/// captures show which network a frame belongs to.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }

@@ -11,7 +11,7 @@ use super::pair::{Direction, Pair};
 /// Number of guard bytes before the first slot and after the last slot. They must stay unchanged.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// Time limit for all flows together. On an idle machine, 16 MiB take a second or two.
+/// Time limit for all flows together. On an idle machine, transferring 16 MiB takes a second or two.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Messages of one kind on one connection.
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) inline: bool,
     /// Number of scatter/gather elements at the requester and, for SEND, at the responder.
     pub(super) pieces: u32,
-    /// Offset of the regions' start within a page.
+    /// Offset of each region's start within its page.
     pub(super) page_offset: u32,
     pub(super) seed: u64,
 }
@@ -55,7 +55,7 @@ impl Plan {
     }
 
     fn scatter(&self) -> Scatter {
-        // The gap is odd and does not divide the page size, so that elements cross pages at varying offsets.
+        // The gap is odd and does not divide the page size, so that elements cross page boundaries at varying offsets.
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
@@ -113,7 +113,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
         memory.push(prepare(pair, planned).await?);
     }
 
-    // The requester's flow of each plan runs in one guest, and the responder's flow in the other.
+    // Each plan's requester flow runs in one guest, and its responder flow in the other.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {

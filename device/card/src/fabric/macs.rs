@@ -2,7 +2,7 @@
 //!
 //! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and belongs to the owner
 //! that uses it. No other owner may use it until it has been idle for [`HOLD`]. A learned entry ages out after
-//! [`AGEING`], or is evicted once [`MAX_LEARNED`] newer MACs have been learned from the same owner.
+//! [`AGEING`], or is evicted when [`MAX_LEARNED`] newer MACs have been learned from the same owner.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

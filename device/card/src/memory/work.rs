@@ -26,7 +26,7 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes a key operation from a work request of `initiator`.
+    /// Executes a key operation requested by one of `initiator`'s work requests.
     ///
     /// # Errors
     /// If the operation is rejected, nothing changes and the error gives the reason.

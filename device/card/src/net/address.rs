@@ -14,14 +14,14 @@ use crate::net::UNRESOLVED;
 
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// Configured ports of the fabric. Ports whose addresses are derived from their LID need not be listed.
+/// Configured ports on the fabric. Ports whose addresses are derived from their LID need not be listed.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     /// The port of this HCA.
     pub own: Identity,
     /// Ports whose addresses are not derived from their LID.
     pub peers: Vec<Identity>,
-    /// Destination of QPs for which software specifies no peer, for example with the public JingZhao driver.
+    /// Destination of QPs for which software does not specify a peer, as with the public JingZhao driver.
     pub default_peer: Option<Identity>,
 }
 
@@ -64,8 +64,8 @@ impl Addresses {
 
     /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software specified no
     /// address, the default peer is used. If the MAC for the IP address is unknown, the destination MAC is
-    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains, because a guest must not use
-    /// the address of another port.
+    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains, because a guest must not be
+    /// able to use the address of another port.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -168,7 +168,7 @@ fn is_set(lid: &Lid) -> bool {
 }
 
 /// Returns the UDP source port of a flow, from the dynamic range. The port is constant for a flow and varies between
-/// flows, so that a network can use several paths.
+/// flows, so that the network can use multiple paths.
 pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);

@@ -20,7 +20,7 @@ const ETHERNET_LEN: usize = 14;
 /// include options and extension headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Length of the Ethernet header, without tags to insert.
+    /// Length of the Ethernet header, excluding the tags to insert.
     pub ether_len: usize,
     /// Length of the VLAN tags to insert. These tags are not in guest memory.
     pub inserted_len: usize,
@@ -71,7 +71,7 @@ pub enum L4Protocol {
     Sctp,
 }
 
-/// A header is shorter than its minimum, lies outside the frame, or depends on a header that the request does
+/// A header is shorter than its minimum length, lies outside the frame, or depends on a header that the request does
 /// not describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a header is missing, too short or outside the frame")]
@@ -126,7 +126,7 @@ impl Offloads {
     /// Derives the header offsets from a request.
     ///
     /// # Errors
-    /// Fails if a header is shorter than its minimum, or if L4 is requested without IP.
+    /// Fails if a header is shorter than its minimum length, or if an L4 checksum is requested without an IP header.
     pub fn new(request: &Request) -> Result<Self, HeaderError> {
         let Request { ether_len, inserted_len, tunnel, ip, ip_len, l4, l4_len } = *request;
         let mut at = ether_len + inserted_len;
@@ -162,7 +162,7 @@ impl Offloads {
         self.len
     }
 
-    /// Returns whether frames with these headers support TSO, which requires TCP or UDP as transport.
+    /// Returns whether frames with these headers support TSO, which requires TCP or UDP as the transport protocol.
     pub(super) fn supports_tso(&self) -> bool {
         self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
     }

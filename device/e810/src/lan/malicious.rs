@@ -29,7 +29,7 @@ pub(super) enum DriverError {
     TooManyBuffers,
     #[error("the descriptor type is unknown or not valid at this position")]
     DescriptorType,
-    /// Headers overlap, are shorter than their minimum, or exceed the frame.
+    /// Headers overlap, are shorter than their minimum lengths, or exceed the frame.
     #[error("the header lengths are invalid or exceed the frame")]
     HeaderLengths,
     #[error("the MSS is out of range")]
@@ -51,7 +51,7 @@ pub(super) enum Detector {
 }
 
 impl DriverError {
-    /// Returns the unit that detects a violation on a transmit queue.
+    /// Returns the unit that detects this violation on a transmit queue.
     pub(super) const fn transmit_detector(self) -> Detector {
         match self {
             Self::TailBeyondRing | Self::RingOutsideMemory => Detector::TransmitQueues,

@@ -96,7 +96,7 @@ impl EventQueues {
     /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
     /// cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
-        // Software may destroy a CEQ before the CQs that report to it. Events of these CQs are then dropped.
+        // Software may destroy a CEQ before the CQs that report to it. Events from these CQs are then dropped.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
         let event = CompletionEvent { cookie, valid: false };
         let pushed = ring.push(pages, event.emit());
@@ -146,7 +146,7 @@ impl EventQueues {
         }
     }
 
-    /// Returns the interrupt causes of queues that received entries since the last call.
+    /// Returns the interrupt causes of the queues that have received entries since the last call.
     pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
         let fired = std::mem::take(&mut self.fired);
         let others = std::mem::take(&mut self.async_fired).then_some(Cause::AsyncEvent);

@@ -348,7 +348,7 @@ const fn ack_timeout(retries: u8) -> AckTimeout {
     AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))
 }
 
-/// Returns the largest path MTU of at most `bytes` bytes, but at least 256 bytes.
+/// Returns the largest path MTU that does not exceed `bytes`, but at least 256 bytes.
 fn mtu(bytes: u16) -> Mtu {
     let all = [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512];
     all.into_iter().find(|mtu| mtu.bytes() <= bytes.into()).unwrap_or(Mtu::Mtu256)

@@ -68,7 +68,7 @@ pub(super) struct Steering {
 }
 
 impl Vsis {
-    /// Selects the receive queue of a frame within a VSI.
+    /// Selects the receive queue for a frame within a VSI.
     pub(super) fn steer(&self, number: VsiNumber, vsi: &Vsi, layers: &Layers) -> Steering {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let symmetric = match vsi.options.hash {
@@ -141,8 +141,8 @@ impl Vsis {
     /// Executes "Get RSS LUT". Returns the number of bytes written.
     ///
     /// # Errors
-    /// The same as for [`Vsis::set_table`]; also EINVAL if the command selects the function's table but not
-    /// its current size.
+    /// The same as for [`Vsis::set_table`]; also EINVAL if the command selects the function's table but specifies a
+    /// size other than the current one.
     pub(super) fn get_table(
         &mut self,
         parameters: &TableParameters,

@@ -1,4 +1,4 @@
-//! Counters of the context manager, by channel.
+//! Context manager counters, by channel.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,17 +9,17 @@ use super::request_controller::{Channel, Writer};
 pub struct CtxStats {
     /// Requests from the command unit.
     pub ceu_parser: CeuStats,
-    /// Requests on the channel RD_QP_SST.
+    /// Requests on channel RD_QP_SST.
     pub doorbell_processing: ReadStats,
-    /// Requests on the channel RD_QP_STATE.
+    /// Requests on channel RD_QP_STATE.
     pub wqe_parser: ReadStats,
-    /// Requests on the channels RD_QP_NPST and WR_QP_NPST.
+    /// Requests on channels RD_QP_NPST and WR_QP_NPST.
     pub requester_trans_control: WriterStats,
-    /// Requests on the channels RD_CQ_CST and WR_QP_UAPST.
+    /// Requests on channels RD_CQ_CST and WR_QP_UAPST.
     pub requester_recv_control: WriterStats,
-    /// Requests on the channels RD_QP_RST and WR_QP_EPST.
+    /// Requests on channels RD_QP_RST and WR_QP_EPST.
     pub execution_engine: WriterStats,
-    /// Requests on the channel RD_ENCAP.
+    /// Requests on channel RD_ENCAP.
     pub frame_encap: ReadStats,
 }
 
@@ -29,7 +29,7 @@ pub struct CeuStats {
     pub reads: u64,
     /// Contexts written or invalidated.
     pub writes: u64,
-    /// Changes of the ICM mapping.
+    /// Changes to the ICM mapping.
     pub maps: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct ReadStats {
 pub struct WriterStats {
     #[serde(flatten)]
     pub reads: ReadStats,
-    /// Changes of the key data.
+    /// Changes to the key data.
     pub writes: u64,
     /// Changes written to guest memory. The count is lower than `writes` if several changes are merged into one
     /// write-back.

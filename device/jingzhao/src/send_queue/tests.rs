@@ -105,7 +105,7 @@ fn refused(fetch: Fetch<SendRequest>) -> u32 {
 #[test]
 fn documented_write_wqe_links_to_next_send() {
     let mut bench = Bench::kernel();
-    // The WQE of section 14.8.
+    // The WQE from section 14.8.
     bench.mem.put(
         0,
         &[
@@ -251,7 +251,7 @@ fn circular_chain_yields_one_wqe_per_call() {
 }
 
 #[test]
-fn wqe_of_invalid_size_fails_and_chain_continues() {
+fn wqe_with_invalid_size_fails_and_chain_continues() {
     for size in [0, 65, 255] {
         let mut bench = Bench::kernel();
         bench.send_at(0, link(8));
@@ -263,7 +263,7 @@ fn wqe_of_invalid_size_fails_and_chain_continues() {
 }
 
 #[test]
-fn doorbell_announces_wqe_of_up_to_64_granules() {
+fn doorbell_supports_wqe_of_up_to_64_granules() {
     let mut bench = Bench::kernel();
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -339,7 +339,7 @@ fn sq_addr_index_counts_positions_in_slots() {
 }
 
 #[test]
-fn sq_addr_auto_detects_unit_of_doorbells() {
+fn sq_addr_auto_detects_doorbell_unit() {
     let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
     for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
         let mut bench = Bench::new(sst(), auto);
@@ -385,10 +385,10 @@ fn skipped_slots_are_executed_on_next_lap() {
     let mut bench = linked_late(true);
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
-    // The doorbell of slot 1 arrives while its chain is still running.
+    // The doorbell for slot 1 arrives while the chain is still being executed.
     bench.ring_doorbell(1, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [256, 384]);
-    // The doorbells of slots 2 and 3 arrive after the chain has ended.
+    // The doorbells for slots 2 and 3 arrive after the chain has ended.
     bench.ring_doorbell(2, SEND, 2);
     bench.ring_doorbell(3, SEND, 2);
     assert_eq!(bench.next(), Fetch::Empty);
@@ -455,7 +455,7 @@ fn datagram_without_destination_is_rejected() {
 }
 
 #[test]
-fn exhausted_pool_leaves_reserved_doorbells() {
+fn exhausted_pool_leaves_reserved_doorbell_slots() {
     let sst = RdQpSst { sq_len: 1 << 18, ..sst() };
     let mut bench = Bench::new(sst, QueueOptions::default());
     let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };
@@ -472,7 +472,7 @@ fn exhausted_pool_leaves_reserved_doorbells() {
     let before = bench.queue.pooled_doorbells();
     (RESERVED_DOORBELLS..1024).for_each(|_| bench.queue.queue_doorbell(doorbell, &pool).unwrap());
     pool.update(before, bench.queue.pooled_doorbells());
-    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of the 1024 slots are reserved ones");
+    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of the 1024 slots are reserved");
     let before = bench.queue.pooled_doorbells();
     (0..=1024).for_each(|_| assert_eq!(bench.next_offset(), 0));
     assert_eq!(bench.queue.pooled_doorbells(), 0, "a drained queue returns its slots");

@@ -1,4 +1,5 @@
-//! The objects that a command names. The device rejects a user context's command that names an object of another user.
+//! The objects that a command names. The device rejects a command from a user context if the command names an object
+//! that belongs to another user.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.
@@ -28,7 +29,7 @@ use crate::uses::{Object, Used};
 struct Named {
     /// Object that the command changes, queries or destroys.
     target: Option<Object>,
-    /// Objects to which the command makes another object refer.
+    /// Objects to which the command adds references.
     references: Used,
 }
 
@@ -47,7 +48,7 @@ impl Named {
     }
 }
 
-/// Checks a command of a user context.
+/// Checks a command from a user context.
 ///
 /// # Errors
 /// Fails if the command is not available to user contexts, or if it names an object that belongs to another user.
@@ -126,7 +127,7 @@ fn destroyed(command: &Command<'_>) -> Option<Object> {
 }
 
 /// Returns the objects that a command names, or `None` if the command is not available to user contexts. A command must
-/// be listed here to become available.
+/// be listed here to be available to them.
 fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
     if let Some(object) = destroyed(command) {
         // Section 23.1: only the kernel has XRC SRQs and SRQs of interface step 0.
@@ -190,7 +191,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(selector.table.get()))
         }
 
-        // Commands that make an object refer to other objects.
+        // Commands that add references from an existing object to other objects.
         Command::ModifyCq(modify, _) => {
             Named::target(Object::Cq(modify.cqn.get())).with(umem(modify.place()))
         }
@@ -212,8 +213,8 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(set.table.get())).with(parts.iter().flat_map(Parts::references))
         }
 
-        // Commands that create an object that refers to other objects. The EQ of a CQ is not listed, because EQs belong
-        // to the kernel.
+        // Commands that create an object with references to other objects. The EQ of a CQ is not listed, because EQs
+        // belong to the kernel.
         Command::CreateCq(create, _) => {
             let umems = Umems { queue: create.place(), record: create.context.record_place() };
             Named::references([Object::Uar(create.context.uar.get())]).with(umems.uses())

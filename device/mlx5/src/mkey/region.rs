@@ -1,4 +1,4 @@
-//! Regions of memory keys: the rights, bounds and translation that a key's context describes.
+//! Memory regions behind keys: the rights, bounds and translation that a key's context describes.
 //!
 //! # Spec
 //! mlx5 interface, sections 13.1 and 13.2.
@@ -64,7 +64,7 @@ pub(super) fn created_region(
 /// list. Accesses past the end of the list fail.
 ///
 /// # Errors
-/// Fails if a key with this context cannot be valid.
+/// Fails if a key cannot be valid with this context.
 pub(super) fn changed_region(
     index: MkeyIndex,
     context: &MkeyContext,

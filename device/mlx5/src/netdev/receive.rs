@@ -137,7 +137,7 @@ impl Resources {
         false
     }
 
-    /// Writes the CQE of a receive that has failed.
+    /// Writes the CQE for a failed receive.
     pub(super) fn fail_receive(&mut self, cx: &mut Context<'_>, rqn: Rqn, number: u16, status: Status) {
         let Some(rq) = self.netdev.rq(rqn) else { return };
         let (qpn, cqn) = (Qpn::new(rqn.get()), rq.cqn());

@@ -80,7 +80,8 @@ fn random_commands_complete() {
     driver.ok(&Command::InitHca(InitHca::default()));
 }
 
-/// Like [`random_commands_complete`], but most commands are sent for three user contexts with objects of their own.
+/// Like [`random_commands_complete`], but most commands are sent on behalf of three user contexts, each with its own
+/// objects.
 #[test]
 fn random_user_commands_complete() {
     let mut random = Random(0x0dd0_57ab_1e5e_ed01);
@@ -100,9 +101,9 @@ fn random_user_commands_complete() {
     driver.ok(&Command::InitHca(InitHca::default()));
 }
 
-/// Random commands of one user do not change the objects of another user.
+/// Random commands from one user do not change another user's objects.
 #[test]
-fn random_commands_do_not_reach_other_users() {
+fn random_commands_do_not_affect_other_users() {
     let mut random = Random(0x5eed_0f0e_75ca_9a11);
     for round in 0..20 {
         let mut driver = with_users();
@@ -126,7 +127,7 @@ fn with_users() -> Driver {
     driver
 }
 
-/// Returns the outputs of all queries for the objects of a user, in ascending order of the opcodes.
+/// Returns the outputs of all queries for a user's objects, in ascending opcode order.
 fn user_objects(driver: &mut Driver, user: u16) -> Vec<Vec<u8>> {
     let mut outputs = Vec::new();
     for opcode in Command::OPCODES.iter().filter(|opcode| opcode.name().starts_with("QUERY")) {

@@ -160,9 +160,9 @@ fn cq_armed_by_record_raises_one_event() {
     assert_eq!((events(&mut b), b.interrupts(0)), (1, 1));
     a.post(&send(0x10, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut b), 1, "the CQ is not armed again");
+    assert_eq!(events(&mut b), 1, "the CQ has not been rearmed");
 
-    // The CQ is armed when an unread entry is already present.
+    // Arm the CQ while it holds an unread entry.
     b.receive_event(1);
     b.arm(2);
     b.settle();
@@ -177,9 +177,9 @@ fn cq_armed_by_record_raises_one_event() {
     assert_eq!(b.eqe(1, 2)[4..8], CQN.to_be_bytes());
 }
 
-/// If software arms the CQ again before receiving the pending event, only that one event is raised.
+/// If software rearms the CQ before receiving the pending event, the device does not raise a second event.
 #[test]
-fn rearming_before_event_read_raises_no_event() {
+fn rearming_before_event_is_read_raises_no_second_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -227,7 +227,7 @@ fn overwritten_doorbells_are_not_violations() {
 }
 
 #[test]
-fn mapped_session_replays_bit_for_bit() {
+fn session_with_mapped_doorbells_can_be_replayed() {
     let records = recorded(|| {
         let (mut a, mut b) = pair();
         for side in [&mut a, &mut b] {

@@ -45,12 +45,12 @@ fn modify_qp_changes_only_attributes_in_mask() {
 }
 
 #[test]
-fn wrong_state_command_is_rejected() {
+fn command_in_wrong_state_is_rejected() {
     let bad = CmdStatus::BadQpState.code();
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(RC, 2));
     for op in [INIT2RTR, RTR2RTS, RTS2RTS, 0x01d, TO_ERR, RTS2SQD, SQD2RTS, 0x02d, 0x038] {
-        assert_eq!(user.with_inbox(op, &inbox, QPN), bad, "{op:03x} of a QP in RESET");
+        assert_eq!(user.with_inbox(op, &inbox, QPN), bad, "{op:03x} on a QP in RESET");
     }
     user.ok(RST2INIT, &inbox, QPN);
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN), bad);
@@ -76,7 +76,7 @@ fn error_state_flushes_old_and_new_requests() {
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
     // Receives have no doorbell, so the device polls the doorbell record.
     a.post_recv(0, 64);
-    let later = a.hca.next_deadline().expect("the device polls the record of a QP in ERR");
+    let later = a.hca.next_deadline().expect("the device polls the doorbell record of a QP in ERR");
     a.advance(later);
     exchange(&mut a, &mut b);
     let receives = a.reap();
@@ -95,7 +95,7 @@ fn qp_memory_is_not_accessed_after_reset() {
     exchange(&mut a, &mut b);
     assert!(a.reap().is_empty());
     assert_eq!(a.query().emit(), Qpc::default().emit());
-    // Counters restart from 0.
+    // For comparison, the request completes if the QP is not reset.
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     a.post(&send(0, 8));
@@ -104,7 +104,7 @@ fn qp_memory_is_not_accessed_after_reset() {
 }
 
 #[test]
-fn reset_outbox_holds_context_if_requested() {
+fn reset_returns_context_if_requested() {
     let (mut a, _) = User::pair(RC);
     a.poke(OUTBOX, &[0x5a; 8]);
     a.ok(TO_RST | 3 << 12, &[], QPN);

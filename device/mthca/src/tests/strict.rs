@@ -493,7 +493,7 @@ fn every_rule_has_a_test_case() {
 }
 
 #[test]
-fn nothing_is_reported_unless_strict() {
+fn nothing_is_reported_outside_strict_mode() {
     for (rule, software) in CASES {
         let (mut a, mut b) = pair();
         a.hca.set_strict(false);
@@ -504,7 +504,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn arm_sequence_stays_valid_until_event_read() {
+fn arm_sequence_stays_valid_until_event_is_read() {
     let (mut a, mut b) = pair();
     b.arm(2);
     b.post_recv(0, 64);

@@ -1,4 +1,4 @@
-//! Mailboxes of all commands except queue pair commands, in big-endian byte order.
+//! Mailbox layouts for all commands except queue pair commands, in big-endian byte order.
 //!
 //! # Spec
 //! JingZhao interface, sections 3, 4.4 to 4.6; vectors in 14.2 to 14.6.
@@ -26,12 +26,12 @@ pub(crate) fn put64(bytes: &mut [u8], offset: usize, value: u64) {
     bytes[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Reads the big-endian 32-bit value at `offset`, or 0 if it is out of range.
+/// Reads the big-endian 32-bit value at `offset`. Returns 0 if `offset` is out of range.
 pub(crate) fn get32(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
-/// Reads the big-endian 64-bit value at `offset`, or 0 if it is out of range.
+/// Reads the big-endian 64-bit value at `offset`. Returns 0 for each half that is out of range.
 pub(crate) fn get64(bytes: &[u8], offset: usize) -> u64 {
     u64::from(get32(bytes, offset)) << 32 | u64::from(get32(bytes, offset + 4))
 }
@@ -43,7 +43,7 @@ fn get16(bytes: &[u8], offset: usize) -> u16 {
 /// The fields of QUERY_DEV_LIM's output mailbox that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DevLim {
-    /// Log2 of the numbers of reserved QPs, CQs and EQs, in this order.
+    /// Log2 of the numbers of reserved QPs, CQs and EQs, in that order.
     pub(crate) log_reserved: [u8; 3],
     /// Size of a QP context in bytes.
     pub(crate) qpc_entry: u16,
@@ -76,7 +76,7 @@ impl DevLim {
         ensure!(byte(0x23) & 0xf == 1, "the device has {} ports, expected 1", byte(0x23) & 0xf);
         ensure!(
             byte(0x25) <= 12,
-            "the smallest page of the device has 2^{} bytes, more than a page of the guest",
+            "the device's smallest page has 2^{} bytes, more than a guest page",
             byte(0x25)
         );
         for (name, size) in
@@ -95,7 +95,7 @@ pub(crate) fn board_id(outbox: &[u8]) -> u64 {
     get64(outbox, 0x18)
 }
 
-/// Input mailbox of INIT_HCA. Each tuple contains the ICM base of a table and log2 of its number of entries.
+/// Input mailbox of INIT_HCA. Each tuple contains a table's base address in ICM and the log2 of its number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitHca {
     pub(crate) qpc: (u64, u8),
@@ -128,7 +128,7 @@ pub(crate) struct IcmRun {
     pub(crate) pages: u16,
 }
 
-/// Returns the input mailbox of MAP_ICM. The two 16-byte entries of each pair are swapped.
+/// Returns the input mailbox of MAP_ICM. The two 16-byte entries in each pair are swapped.
 pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     let mut inbox = vec![0; runs.len().div_ceil(2) * 0x20];
     for (i, run) in runs.iter().enumerate() {

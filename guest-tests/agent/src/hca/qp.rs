@@ -67,7 +67,8 @@ impl WorkQueue {
         Ok((0..count).map(|i| self.offset(first.wrapping_add(i))).collect())
     }
 
-    /// Frees slots up to and including the one at byte offset `wqe`. Returns whether that slot was the oldest.
+    /// Frees slots up to and including the one at byte offset `wqe`. Returns whether that slot was the oldest
+    /// outstanding one.
     fn complete(&mut self, wqe: u32) -> Result<bool> {
         let outstanding = self.posted.wrapping_sub(self.completed);
         let distance = (wqe / self.slot_bytes).wrapping_sub(self.completed) & (self.slots - 1);
@@ -190,7 +191,7 @@ impl Qp {
         }
     }
 
-    /// Retires the work request of a completion. Returns whether that request was the oldest in its queue.
+    /// Retires the work request that a completion reports. Returns whether that request was the oldest in its queue.
     pub(crate) fn account(&mut self, arena: &Arena, cqe: &Cqe) -> Result<bool> {
         if cqe.is_send {
             return self.sq.complete(cqe.wqe);

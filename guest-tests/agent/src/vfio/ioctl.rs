@@ -52,7 +52,7 @@ struct DmaMap {
 pub(super) mod irqs {
     /// Index that selects the MSI-X vectors.
     pub(in super::super) const MSIX: u32 = 2;
-    /// The argument carries no data; the action applies to all vectors of the range. With TRIGGER and no vectors, the
+    /// The argument carries no data; the action applies to all vectors in the range. With TRIGGER and no vectors, the
     /// ioctl disables interrupts.
     pub(in super::super) const NONE: u32 = 1;
     /// The argument carries an eventfd for each vector.
@@ -65,7 +65,7 @@ pub(super) mod irqs {
     pub(in super::super) const TRIGGER: u32 = 1 << 5;
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "these structures have less than a hundred bytes")]
+#[expect(clippy::cast_possible_truncation, reason = "these structures are smaller than a hundred bytes")]
 const fn argsz<T>() -> u32 {
     size_of::<T>() as u32
 }
@@ -90,7 +90,7 @@ pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether the group can be used, which requires that every function of the group is bound to vfio.
+/// Returns whether the group can be used, which requires every function in the group to be bound to vfio.
 pub(super) fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = GroupStatus { argsz: argsz::<GroupStatus>(), flags: 0 };
     call(group, GROUP_GET_STATUS, (&raw mut status).addr() as u64)?;
@@ -144,8 +144,8 @@ pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u6
 }
 
 fn call(fd: BorrowedFd<'_>, request: u64, argument: u64) -> io::Result<i32> {
-    // SAFETY: every caller passes a request of this file with an argument of the matching layout: a number, or the
-    // address of a live value, which the kernel accesses only during the call.
+    // SAFETY: every caller passes a request defined in this file, with an argument of the matching layout: a number, or
+    // the address of a live value, which the kernel accesses only during the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

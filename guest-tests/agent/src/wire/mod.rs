@@ -1,8 +1,9 @@
 //! Messages between the host harness and the agent in a guest.
 //!
 //! Both directions carry one JSON object per line over the virtio-serial port [`PORT_NAME`]. The host sends a
-//! [`Request`]. The agent executes its step and answers with a [`Response`] of the same ID. At most one request is
-//! outstanding. Every step is a struct that implements [`Call`], which defines the type of its answer:
+//! [`Request`]. The agent executes the step in the request and answers with a [`Response`] that has the same ID. At
+//! most one request is outstanding. Every step is a struct that implements [`Call`], which defines the type of its
+//! answer:
 //!
 //! ```
 //! use agent::wire::{Call, Ping, Request, Response};
@@ -120,7 +121,7 @@ impl Response {
 /// The reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of the failure, for scenarios to match on.
+    /// Kind of failure, for scenarios to match on.
     #[serde(flatten)]
     pub kind: FailureKind,
     /// The error and its causes, as text to be printed.
@@ -163,7 +164,7 @@ pub enum FailureKind {
         /// Syndrome field of the error CQE.
         syndrome: u8,
     },
-    /// The content of memory is wrong.
+    /// Memory does not have the expected contents.
     Mismatch,
     /// The step refers to an unknown object or requests something impossible.
     BadStep,
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_rejected_command_has_status() {
+    fn rejected_command_error_has_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);

@@ -1,4 +1,4 @@
-//! Makes `irdma` initialise the RDMA block of an E810 repeatedly. The RDMA device's port must become active, tools must
+//! Has `irdma` initialise the RDMA block of an E810 repeatedly. The RDMA device's port must become active, tools must
 //! show the device, and the device must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15
 //! and 17.2).
 
@@ -193,7 +193,7 @@ impl Probe {
             anyhow::Ok(())
         };
         let settled = timeout(PORT_TIMEOUT, settled).await;
-        settled.with_context(|| format!("GID {gid} did not become {wanted} within {PORT_TIMEOUT:?}"))?
+        settled.with_context(|| format!("GID {gid} present: expected {wanted} within {PORT_TIMEOUT:?}"))?
     }
 
     async fn mtu(&mut self) -> Result<()> {
@@ -202,7 +202,7 @@ impl Probe {
             self.station.sh(&format!("ip link set {netdev} mtu {mtu}")).await?;
             self.port_is("4: ACTIVE").await?;
             let text = self.station.sh(&format!("ibv_devinfo -d {} | grep active_mtu", self.device)).await?;
-            ensure!(text.contains(active), "at {mtu}: {text}");
+            ensure!(text.contains(active), "at MTU {mtu}: {text}");
         }
         self.station.no_warnings().await
     }
@@ -250,7 +250,7 @@ impl Probe {
         }
         let warnings = self.station.new_warnings().await?;
         for text in REFUSED {
-            ensure!(warnings.iter().any(|line| line.contains(text)), "{text} is missing in {warnings:#?}");
+            ensure!(warnings.iter().any(|line| line.contains(text)), "{text} is missing from {warnings:#?}");
         }
         let others = warnings.iter().filter(|line| !REFUSED.iter().any(|text| line.contains(text)));
         ensure!(others.count() == 0, "the kernel logged warnings:\n{warnings:#?}");
@@ -283,7 +283,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Makes the NIC driver reset its function, which stops and restarts `irdma`. The driver in kernel 6.12 does not
+    /// Has the NIC driver reset its function, which stops and restarts `irdma`. The driver in kernel 6.12 does not
     /// support such resets.
     async fn driver_reset(&mut self) -> Result<()> {
         const COUNTER: &str = "/frontend/e810/function_resets";

@@ -1,4 +1,4 @@
-//! Three hosts on one Ethernet.
+//! Three hosts on one Ethernet network.
 //!
 //! ```text
 //!   host 1: eth0 192.0.2.1 --(veth)-- port1 of br0 in the namespace "wire", and so on
@@ -23,7 +23,7 @@ pub(super) struct Site {
     wire: Namespace,
 }
 
-/// Returns the address of a host on the Ethernet.
+/// Returns the address of a host on the Ethernet network.
 pub(super) fn address(host: usize) -> String {
     format!("192.0.2.{}", host + 1)
 }
@@ -56,7 +56,7 @@ impl Site {
         &self.hosts
     }
 
-    /// Connects all tap interfaces through a VXLAN over an Ethernet with the given MTU.
+    /// Connects all tap interfaces through a VXLAN over the Ethernet network, which gets the given MTU.
     pub(super) async fn join_by_vxlan(&self, mtu: u16) -> Result<()> {
         let (outer, inner) = (mtu.to_string(), (mtu - VXLAN_OVERHEAD).to_string());
         self.wire.ip(&["link", "set", "br0", "mtu", &outer]).await?;
@@ -91,8 +91,8 @@ impl Site {
             // The IP part has two lines: names, and values in the same order.
             let table = host.exec(&["cat", "/proc/net/snmp"]).await?;
             let mut lines = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
-            let names = lines.next().context("no names of counters of IP")?;
-            let values = lines.next().context("no counters of IP")?;
+            let names = lines.next().context("no IP counter names")?;
+            let values = lines.next().context("no IP counter values")?;
             let mut counters = names.split_whitespace().zip(values.split_whitespace());
             let (_, made) = counters.find(|(name, _)| *name == "FragCreates").context("no FragCreates")?;
             sum += made.parse::<u64>()?;

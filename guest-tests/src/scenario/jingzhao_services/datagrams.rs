@@ -1,4 +1,4 @@
-//! UD datagrams: their destinations and data, and reasons for dropping them. Section numbers and J-46 refer to the
+//! UD datagrams: their destinations and data, and the reasons for dropping them. Section numbers and J-46 refer to the
 //! JingZhao interface.
 
 use agent::wire::{
@@ -15,9 +15,9 @@ use crate::scenario::connection::{Attributes, Connection, End};
 use crate::scenario::pair::{Direction, Pair};
 
 const QKEY: u32 = 0x1111_2222;
-/// Payload of a full packet in bytes.
+/// Payload of a full packet, in bytes.
 const CAPACITY: u32 = 4096;
-/// Length of the network header that precedes a datagram.
+/// Length of the network header that precedes a received datagram, in bytes.
 const GRH: u32 = 40;
 /// How long to wait for a datagram that must not arrive.
 const NEVER_MS: u32 = 200;
@@ -89,7 +89,7 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends a datagram. Its request succeeds even if the datagram is dropped.
+    /// Sends a datagram. The send request succeeds even if the datagram is dropped.
     async fn send(&self, pair: &mut Pair, op: SendOp, len: u32, to: Datagram) -> Result<Cqe> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -98,7 +98,7 @@ impl Link {
         cqes.pop().context("a completion is missing")
     }
 
-    /// Sends a datagram and checks that it arrives completely.
+    /// Sends a datagram and checks that it arrives intact.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32, to: Datagram) -> Result<()> {
         let header = self.header();
         self.buffers.prepare(pair, len + header).await?;
@@ -225,7 +225,7 @@ async fn several(pair: &mut Pair) -> Result<()> {
     }
     // Two queue pairs of the same HCA can also communicate. The destination is then the HCA's own address.
     let own = Path { dlid: Some(2), ..Path::default() };
-    let [first, second] = others[..] else { anyhow::bail!("expected two datagrams") };
+    let [first, second] = others[..] else { anyhow::bail!("expected two queue pairs") };
     first.ready_to_send(&mut pair.b.vm, &attributes(), 1).await?;
     pair.b.vm.call(PostRecv { qp: second.qp.id, requests: vec![link.buffers.scatter(GRH)] }).await?;
     let to = Datagram { qpn: second.qp.qpn, qkey: QKEY, path: own };
@@ -241,8 +241,8 @@ async fn several(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a datagram with a wrong Q_Key causes no error at the sender, and that it does not consume a receive
-/// request (section 11.3).
+/// Checks that a datagram with a wrong Q_Key neither causes an error at the sender nor consumes a receive request
+/// (section 11.3).
 async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     let link = Link::create(pair, Direction::AToB).await?;
     let mut link = link;
@@ -322,7 +322,8 @@ async fn unknown_destination(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a datagram is dropped if its receive request is missing or too small (section 11.3 and J-46).
+/// Checks that a datagram is dropped if no receive request is posted, or if the posted one is too small (section 11.3
+/// and J-46).
 async fn no_room(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;

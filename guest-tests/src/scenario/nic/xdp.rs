@@ -1,5 +1,5 @@
 //! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be
-//! used, because it needs a trace point that kernel 7.3 no longer has.
+//! used, because it needs a tracepoint that kernel 7.3 no longer has.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) name: &'static str,
-    /// Arguments of DPDK's device. Busy polling is disabled, because it keeps arming the CQs.
+    /// Arguments for the DPDK device. Busy polling is disabled, because it keeps arming the CQs.
     arguments: &'static str,
     /// Names of the driver's counters for the echo requests and, if the driver sends the replies, for the replies.
     counters: &'static [&'static str],
@@ -119,7 +119,7 @@ impl Program {
 }
 
 impl Socket {
-    /// Lets `testpmd` answer echo requests through an AF_XDP socket of guest `b`.
+    /// Has `testpmd` answer echo requests through an AF_XDP socket in guest `b`.
     pub(super) async fn answers(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         let own = b.device.clone();
         b.sh(&format!("ethtool -L {own} combined 1")).await?;
@@ -167,21 +167,21 @@ impl Socket {
     }
 }
 
-/// Waits until an XDP program is attached in the driver.
+/// Waits until an XDP program is attached to the device.
 async fn attached(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     let until = format!("until ip -d link show {device} | grep -q 'prog/xdp'; do sleep 0.2; done");
     station.within(START_TIMEOUT, &until).await.context("no XDP program was attached").map(drop)
 }
 
-/// Returns a counter of the driver.
+/// Returns the value of a driver counter.
 async fn count(station: &mut Station, counter: &str) -> Result<u64> {
     let device = station.device.clone();
     let all = statistics(&mut station.vm, &device).await?;
     all.get(counter).copied().with_context(|| format!("no {counter} in {all:#?}"))
 }
 
-/// Waits until a counter of the driver has reached a value.
+/// Waits until a driver counter has reached at least `least`.
 async fn at_least(station: &mut Station, counter: &str, least: u64) -> Result<()> {
     let deadline = Instant::now() + COUNTED_TIMEOUT;
     loop {

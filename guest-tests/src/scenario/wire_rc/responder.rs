@@ -1,4 +1,4 @@
-//! Tests the HCA as responder.
+//! Tests the HCA as a responder.
 
 pub(super) mod headers;
 pub(super) mod messages;
@@ -142,7 +142,7 @@ fn duplicate_write(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(0, &[0x5a; 64])
 }
 
-/// Receives the responses to a READ that starts at the peer's packet number `n`. Returns their payload.
+/// Receives the responses to a READ that starts at the peer's packet number `n`. Returns their concatenated payload.
 fn responses(link: &mut Link<'_>, n: u32, names: &[&str], msn: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (i, name) in (0..).zip(names) {
@@ -167,7 +167,7 @@ fn read_shape(link: &mut Link<'_>) -> Result<()> {
     let request = link.read_request(0, link.reth(3, 2 * mtu + 1));
     link.send(&request)?;
     let bytes = responses(link, 0, &THREE, 1)?;
-    ensure!(bytes == content(3, 2 * link.mtu + 1), "the content of the response differs");
+    ensure!(bytes == content(3, 2 * link.mtu + 1), "content differs");
     let request = link.read_request(3, link.reth(0, mtu));
     link.send(&request)?;
     ensure!(
@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ that a requester sends after losing a response in the middle. It requests the rest of the original
-/// READ, with the PSN, address and length of that rest (IBTA 9.7.5.1).
+/// Checks the READ that a requester sends after losing a response in the middle. The READ requests only the rest of the
+/// original data, and has the PSN, address and length of that rest (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -444,7 +444,7 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
 }
 
 /// Checks that a READ gets no response if its PSN is that of a duplicate but the READ was never executed. Such a READ
-/// may stem from an earlier connection of the same queue pairs, so its key may be valid.
+/// may stem from an earlier connection between the same queue pairs, so its key may be valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

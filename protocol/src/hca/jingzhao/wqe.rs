@@ -19,7 +19,7 @@ pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
 type RawData = crate::hca::segment::RawData<zerocopy::LittleEndian>;
 
-/// Unit that terminates a scatter list, as the public kernel driver writes it.
+/// Unit that terminates a scatter list, as written by the public kernel driver.
 pub const TERMINATOR: [u8; GRANULE] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ fn frame(parts: &[&[u8]]) -> Vec<u8> {
     [&ADDRESSES[..], &parts.concat()].concat()
 }
 
-/// Returns an EtherType and an IPv4 datagram from 10.0.0.1 to 10.0.0.2 (RFC 791, section 3.1).
+/// Returns an EtherType followed by an IPv4 datagram from 10.0.0.1 to 10.0.0.2 (RFC 791, section 3.1).
 fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header_len = u8::try_from(20 + options.len()).unwrap();
     let [high, low] = u16::try_from(usize::from(header_len) + payload.len()).unwrap().to_be_bytes();
@@ -16,7 +16,7 @@ fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<
     [&[0x08, 0x00][..], &fixed, &[10, 0, 0, 1, 10, 0, 0, 2], options, payload].concat()
 }
 
-/// Returns an EtherType and an IPv6 datagram from 2001:db8::1 to 2001:db8::2 (RFC 8200, section 3).
+/// Returns an EtherType followed by an IPv6 datagram from 2001:db8::1 to 2001:db8::2 (RFC 8200, section 3).
 fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let address = |last| [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
@@ -133,7 +133,7 @@ fn transport_is_parsed_in_ipv6_atomic_fragment() {
 }
 
 #[test]
-fn data_of_later_fragment_is_not_parsed_as_header() {
+fn later_fragment_data_is_not_parsed_as_header() {
     // A fragment of a destination options header. Its data looks like another extension header.
     let payload = [&[60, 0, 0x00, 0x10, 0, 0, 0, 9][..], &[6, 0, 0, 0, 0, 0, 0, 0], &transport(20)].concat();
     let ip = ip(&frame(&[&ipv6(44, &payload)]));
@@ -160,7 +160,7 @@ fn routing_header_with_segments_left_hides_transport() {
 }
 
 #[test]
-fn extension_headers_past_limit_are_payload() {
+fn extension_headers_past_limit_are_treated_as_payload() {
     let headers = [60, 0, 1, 4, 0, 0, 0, 0].repeat(MAX_EXTENSIONS + 1);
     let ip = ip(&frame(&[&ipv6(60, &headers)]));
     assert_eq!((ip.protocol, ip.payload_at), (60, 54 + 8 * MAX_EXTENSIONS));

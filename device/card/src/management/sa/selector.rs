@@ -48,15 +48,15 @@ impl Quantity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     quantity: Quantity,
-    /// How a value must compare with the value of `code`: greater (0), less (1) or equal (2). Selector 3 requests the
-    /// best available value.
+    /// How a value must compare with the one that `code` encodes: greater (0), less (1) or equal (2). Selector 3
+    /// requests the best available value.
     selector: u8,
     code: u8,
 }
 
 impl Bound {
-    /// Returns the bound in a request, or `None` if its component mask omits the value. `components` are the mask bits
-    /// of the selector and of the value.
+    /// Returns the bound specified in a request, or `None` if the request's component mask omits the value.
+    /// `components` contains the mask bits of the selector and the value.
     pub(super) fn of(
         request: &Request<'_>,
         quantity: Quantity,

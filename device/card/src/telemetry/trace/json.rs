@@ -10,7 +10,7 @@ use super::Kind;
 /// A JSON object under construction. Each field adds a member.
 pub(super) struct JsonLine<'a> {
     line: &'a mut String,
-    /// Whether the next member is the first of its object.
+    /// Whether the next member is the first in its object.
     first: bool,
 }
 

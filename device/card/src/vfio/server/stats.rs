@@ -1,4 +1,4 @@
-//! Counters of a client's messages.
+//! Counters for the messages from a client.
 
 use std::ops::AddAssign;
 

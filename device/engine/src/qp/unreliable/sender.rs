@@ -57,7 +57,7 @@ impl Sender {
         self.may_have_posted || self.current.is_some()
     }
 
-    /// Returns why [`Sender::transmit`] produces no frame, or [`WaitReason::Turn`] if it would produce one.
+    /// Returns why [`Sender::transmit`] would produce no frame, or [`WaitReason::Turn`] if it would produce one.
     pub(crate) fn wait_reason(&self, core: &Core) -> WaitReason {
         match core.state {
             _ if self.current.is_some() => WaitReason::Turn,
@@ -80,7 +80,7 @@ impl Sender {
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, FatalError> {
-        // Bounded, because a guest can link a chain of NOPs to itself.
+        // The loop is bounded because a guest can link a chain of NOPs to itself.
         for _ in 0..limits::REQUESTS_PER_STEP {
             if self.current.is_some() {
                 return self.send(core, ctx, out);

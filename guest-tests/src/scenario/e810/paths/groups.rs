@@ -1,4 +1,4 @@
-//! IPv6 multicast groups. The guests join them through verbs, because `rdma_cm` cannot join them.
+//! IPv6 multicast groups. The guests join them through verbs, because `rdma_cm` cannot join such groups.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use crate::packet_peer::{Atomic, Op, Packet, Reth};
 use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Link, content, message, state, syndrome};
 
-/// Completion syndromes of the receive queue (JingZhao interface, section 7.4).
+/// Completion syndromes for the receive queue (JingZhao interface, section 7.4).
 mod completion {
     pub(super) const LOCAL_LENGTH: u8 = 0x01;
     pub(super) const FLUSHED: u8 = 0x05;
@@ -164,7 +164,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
             vec![packet]
         })
     }),
-    case("R_Key invalidated during a WRITE: remote access error on a later packet", rkey_gone),
+    case("R_Key invalidated during a WRITE: remote access error on a later packet", rkey_invalidated),
     case("a QP in ERR sends nothing", silent_in_err),
     case("a READ within a SEND: invalid request", |link| {
         invalid(link, |link| {
@@ -239,7 +239,7 @@ fn receive_too_small_later(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(room.into(), &content(room as usize, 1024))
 }
 
-fn rkey_gone(link: &mut Link<'_>) -> Result<()> {
+fn rkey_invalidated(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let first = Packet {
         reth: Some(link.reth(0, 3 * mtu)),

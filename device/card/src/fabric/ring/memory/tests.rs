@@ -89,7 +89,7 @@ fn only_sleeping_consumer_is_woken() {
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(producer.publish());
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
-    assert!(!producer.publish(), "the consumer was already woken");
+    assert!(!producer.publish(), "the consumer has already been woken");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn invalid_counters_are_rejected() {
     set(&memory, TAIL_AT, 0);
     assert!(
         matches!(producer.request_room(60), Err(RingError::Tail(_))),
-        "a tail that moves back is rejected"
+        "a tail that moves backwards is rejected"
     );
 }
 
