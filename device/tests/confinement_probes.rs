@@ -35,9 +35,9 @@ const NOBODY: u32 = 65_534;
 
 /// A compromised process, with files and sockets that it tries to access.
 struct Intruder {
-    /// Directory that holds the sockets of the process.
+    /// Directory that holds the process's sockets.
     folder: PathBuf,
-    /// Directory of the same user that is not in the configuration.
+    /// Directory that belongs to the same user but is not in the configuration.
     outside: PathBuf,
     /// Datagram socket created before the sandbox, like the one that `hcad` has if the service manager sets
     /// `NOTIFY_SOCKET`.
@@ -45,7 +45,7 @@ struct Intruder {
     has_landlock: bool,
     /// Whether Landlock restricts connections and datagrams to Unix sockets.
     has_landlock_for_sockets: bool,
-    /// Whether Landlock restricts TCP, which it does from ABI 4.
+    /// Whether Landlock restricts TCP, which requires ABI 4.
     has_landlock_for_tcp: bool,
 }
 
@@ -88,7 +88,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     give(folder, &["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"], user);
 }
 
-/// Creates a file and two sockets that stand for those of another program. The returned sockets must stay open.
+/// Creates a file and two sockets that represent those of another program. The returned sockets must stay open.
 fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatagram) {
     fs::write(folder.join("notes"), "precious").unwrap();
     let stream = UnixListener::bind(folder.join("stream.sock")).unwrap();
@@ -97,14 +97,14 @@ fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatag
     (stream, datagrams)
 }
 
-/// Makes `user`, if given, the owner of files in a directory.
+/// Makes `user`, if given, the owner of the named files in a directory.
 fn give(folder: &Path, names: &[&str], user: Option<u32>) {
     for name in names {
         chown(folder.join(name), user, user).unwrap();
     }
 }
 
-/// Returns a group that the process is a member of when confined.
+/// Returns a group of which the confined process is a member.
 fn group() -> u32 {
     if geteuid().is_root() { NOBODY } else { getegid().as_raw() }
 }
@@ -345,7 +345,7 @@ probes! {
         from.send_to(b"x", to.local_addr().unwrap()).unwrap();
         assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);
     };
-    can_connect_only_to_ports_of_name_servers with {
+    can_connect_only_to_name_server_ports with {
         "confinement": { "dns": true }, "dns": { "servers": ["127.0.0.1:1"] }
     }: |intruder| {
         // Nothing listens on these ports.
@@ -364,7 +364,7 @@ probes! {
         }
     };
     probe_socket_cannot_send_data: |intruder| {
-        // Only the probe socket can connect. Find out which descriptor it has.
+        // Only the probe socket can connect. Find its descriptor.
         let connects = |fd: i32| {
             let mut address = [0_u8; 110];
             address[0] = 1;
@@ -384,7 +384,7 @@ probes! {
         let copy = unsafe { OwnedFd::from_raw_fd(libc::dup(probe)) };
         assert!(rustix::net::send(&copy, b"x", rustix::net::SendFlags::NOSIGNAL).is_err());
     };
-    cannot_use_networks_except_udp: |_| {
+    cannot_use_network_protocols_except_udp: |_| {
         let nosys = Err(rustix::io::Errno::NOSYS);
         for (family, kind) in [
             (AddressFamily::INET, SocketType::STREAM),
@@ -408,7 +408,7 @@ probes! {
             assert_eq!(made.map(drop), Err(rustix::io::Errno::NOSYS));
         }
     };
-    can_create_sockets_of_added_devices: |intruder| {
+    can_create_sockets_for_added_devices: |intruder| {
         let later = intruder.path("later.sock");
         // Leave a socket file behind, as a killed process does.
         drop(UnixListener::bind(&later).unwrap());

@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Time limit for an answer. QEMU answers from its main loop, which is blocked while a device is hot-plugged.
+/// Time limit for a reply. QEMU replies from its main loop, which is blocked while a device is being hot-plugged.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the monitor, with at most one outstanding command.
@@ -20,7 +20,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Creates a connection and negotiates capabilities. The negotiation must precede all commands.
+    /// Takes a connected stream and negotiates capabilities, as QMP requires before any other command.
     ///
     /// # Errors
     /// The other end is not a QMP monitor.
@@ -38,7 +38,7 @@ impl Monitor {
     /// Executes a command and returns its result.
     ///
     /// # Errors
-    /// QEMU rejects the command, has exited, or does not answer.
+    /// QEMU rejects the command, has exited, or does not reply.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         self.writer

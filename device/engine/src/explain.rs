@@ -94,7 +94,7 @@ pub enum WaitReason {
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
-    /// The request was retried after an RNR NAK, and only a few packets may be sent until the peer answers.
+    /// The request was retried after an RNR NAK, and only a few packets may be sent until the peer replies.
     AskedAgain {
         /// Number of RNR NAKs since the peer last acknowledged a packet.
         refusals: u32,
@@ -144,9 +144,9 @@ pub enum WaitReason {
         /// Number of older requests outstanding.
         older: u32,
     },
-    /// The QP is in SQD. Started messages are outstanding, and no new ones start.
+    /// The QP is in SQD. Messages that were already started are outstanding, and no new ones are started.
     Draining,
-    /// The QP is in SQD. No message is outstanding, and no new one starts.
+    /// The QP is in SQD. No messages are outstanding, and no new ones are started.
     Drained,
 }
 

@@ -35,7 +35,7 @@ struct Page {
 }
 
 struct Model {
-    /// Pages at the bottom of the address space, then those at its top.
+    /// Pages at the bottom of the address space, followed by those at the top.
     pages: Vec<Option<Page>>,
     files: Vec<Vec<u8>>,
 }
@@ -130,7 +130,7 @@ impl Bench {
             }
             allowed = windows(&after) <= MAX_WINDOWS && files(&after) <= MAX_FILES;
         }
-        // The model does not cover the addresses between the two ends, so a range across them is skipped.
+        // The model does not cover the addresses between the two ends, so a range that crosses them is skipped.
         if end > side_end && first < SIDE {
             return;
         }
@@ -185,7 +185,7 @@ impl Bench {
 
     fn write(&mut self, input: &mut Input<'_>) {
         let (at, data) = (self.at(input), input.bytes(255));
-        // Repeat the data so that it is long enough to cross pages.
+        // Repeat the data so that it is long enough to cross page boundaries.
         let data = data.repeat(usize::from(1 + input.byte() % 40));
         let places = self.model.places(at, data.len(), |page| page.write);
         let result = self.memory.write(Iova::new(at), &data);

@@ -1,5 +1,5 @@
-//! Fuzzes an E810 whose driver is an attacker, next to an E810 with a well-behaved driver. A local fabric connects both
-//! devices to a third station.
+//! Fuzzes an E810 whose driver is an attacker, alongside an E810 with a well-behaved driver. A local fabric connects
+//! both devices to a third station.
 //!
 //! Whatever the attacker's driver does, its device must send only valid Ethernet frames, store no more than its limits
 //! permit, and access only mapped memory. The other device must still exchange frames with the station.
@@ -114,8 +114,8 @@ pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
 }
 
 impl Bench {
-    /// Creates two devices and initialises them through their drivers. `watched` enables trace and strict mode of the
-    /// attacker's device.
+    /// Creates two devices and initialises them through their drivers. `watched` enables tracing and strict mode for
+    /// the attacker's device.
     fn new(watched: u8) -> Self {
         let network = Networks::default().network("bench");
         let join = |mac: MacAddr| {
@@ -148,7 +148,7 @@ impl Bench {
         rdma::map_memory(machine);
     }
 
-    /// Executes an operation on the attacker's device, then one turn of all devices.
+    /// Executes an operation on the attacker's device, then runs one turn of every device.
     fn round(&mut self, operation: u8, input: &mut Input<'_>) {
         /// Number of operations outside the RDMA half.
         const OPERATIONS: u8 = 48;

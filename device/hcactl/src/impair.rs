@@ -162,7 +162,7 @@ pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     ]
 }
 
-/// Parses a decimal number, or a hexadecimal one with the prefix 0x.
+/// Parses a decimal number, or a hexadecimal number with the prefix 0x.
 pub(crate) fn number(text: &str) -> Result<u32, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),

@@ -1,4 +1,4 @@
-//! Snapshot rows of a device with an HCR interface.
+//! Snapshot rows for a device with an HCR interface.
 
 use card::frontend::Frontend;
 use card::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
@@ -8,7 +8,7 @@ use engine::Engine;
 
 use super::icm::IcmRange;
 
-/// Objects of a device between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending order of their index,
+/// The objects that a device has between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending index order,
 /// starting at `from`.
 pub trait Objects {
     /// Returns the rows of queue pairs, with dynamic values from the engine.
@@ -27,7 +27,8 @@ pub trait HcrDevice: Frontend {
     /// Returns the objects, or `None` before INIT_HCA.
     fn objects(&self) -> Option<&Self::Objects>;
 
-    /// Returns the ICM rows, starting at index `from`. Unlike the other objects, ICM may be mapped before INIT_HCA.
+    /// Returns the ICM rows, starting at index `from`. Unlike the objects, these rows can exist before INIT_HCA,
+    /// because ICM can already be mapped.
     fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
 }
 

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn user_queue_has_length_of_region() {
+    fn user_queue_has_same_length_as_region() {
         let options = QueueOptions::default();
         let mem = Region::new(1024);
         assert_eq!(Ring::of_send(&sst(1, 640), &options, &mem).bytes(), 1024);

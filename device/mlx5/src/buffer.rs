@@ -39,7 +39,7 @@ pub struct QueueBuffer {
 }
 
 impl QueueBuffer {
-    /// Creates the buffer of a `len`-byte queue. Returns `None` if the list has too few pages or the page size is not
+    /// Creates the buffer for a `len`-byte queue. Returns `None` if the list has too few pages or the page size is not
     /// supported. Pages past the end of the queue are dropped.
     pub fn new(pages: Pages<'_>, placement: Placement, len: u64) -> Option<Self> {
         let Placement { log_page_size, page_offset: offset } = placement;
@@ -54,8 +54,8 @@ impl QueueBuffer {
         Some(Self { pages: pages.iter().take(needed).collect(), page_shift, start, len })
     }
 
-    /// Creates the buffer of a `len`-byte queue that starts at byte `start` of the first page. Accesses past the end of
-    /// the pages fail.
+    /// Creates the buffer for a `len`-byte queue that starts at byte `start` of the first page. Accesses past the end
+    /// of the pages fail.
     pub fn within(pages: &[Iova], page_shift: PageShift, start: u64, len: u64) -> Self {
         Self { pages: pages.into(), page_shift: page_shift.get(), start, len }
     }
@@ -130,7 +130,7 @@ fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }
 
-/// Number of pages that are still available to all queues and keys together.
+/// Number of pages that are still available. All queues and keys share this budget.
 #[derive(Debug)]
 pub struct PageBudget {
     left: usize,

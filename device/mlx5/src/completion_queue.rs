@@ -31,22 +31,22 @@ pub struct LostEntry {
     pub first: bool,
 }
 
-/// An entry to write, and how its event is raised.
+/// An entry to write, with the properties that determine whether and when it raises an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub cqe: Cqe,
     /// Whether the entry is solicited or reports a failure.
     pub solicited: bool,
-    /// Whether the event must not be delayed, even if the queue has moderation.
+    /// Whether the event must not be delayed, even if the queue is moderated.
     pub urgent: bool,
 }
 
-/// When an event must be written.
+/// The time at which an event must be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventTime {
-    /// The queue has an urgent entry, or no moderation.
+    /// The queue has an urgent entry or is not moderated.
     Now,
-    /// The queue has at least [`MAX_DELAYED_ENTRIES`] unread entries, so the event must not be delayed further.
+    /// The queue has too many unread entries for the event to be delayed further.
     Full,
     /// The event can be delayed. The queue stays armed until the event is written.
     Delayed,
@@ -86,7 +86,7 @@ pub struct CompletionQueue {
     armed_at: u32,
     /// Sequence number of the last arm request that took effect.
     arm_sequence: u8,
-    /// Sequence number of the arm request whose event was last written.
+    /// Sequence number of the arm request for which an event was last written.
     answered: Option<u8>,
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
@@ -231,7 +231,7 @@ impl CompletionQueue {
         index.is_some_and(|index| index.wrapping_sub(self.armed_at) & INDEX < 1 << 23)
     }
 
-    /// Returns when the event for the unread entries must be written.
+    /// Returns the time at which the event for the unread entries must be written.
     fn event_time(&self) -> EventTime {
         let CqContext { moderation_period, moderation_count, .. } = self.context;
         let unread = self.producer.wrapping_sub(self.armed_at) & INDEX;
@@ -254,7 +254,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Disarms the queue, because its event is written now.
+    /// Disarms the queue, because its event is being written.
     pub fn disarm(&mut self) {
         self.armed = Armed::No;
     }
@@ -265,7 +265,7 @@ impl CompletionQueue {
         self.sequence.event_written(place);
     }
 
-    /// Writes an entry. Returns when the entry's event must be written, if it raises one.
+    /// Writes an entry. If the entry raises an event, returns the time at which that event must be written.
     ///
     /// # Errors
     /// Fails if the queue is full, has already lost an entry, or has an inaccessible ring. The entry is then lost.
@@ -522,7 +522,7 @@ mod tests {
             assert_eq!(queue.push(&sent(number), &dma), Ok(None));
         }
         consume(&dma, 1);
-        assert_eq!(queue.push(&sent(2), &dma), Ok(None), "the record has moved");
+        assert_eq!(queue.push(&sent(2), &dma), Ok(None), "the consumer index has advanced");
         assert_eq!(last_byte(&dma, 0) & 1, 1, "second lap");
         let lost = |first| Err(LostEntry { fault: Fault::Overrun, first });
         assert_eq!(queue.push(&sent(3), &dma), lost(true));
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_is_not_resized() {
+    fn full_cq_cannot_be_resized() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(1);
         for number in 0..2 {

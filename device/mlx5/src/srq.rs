@@ -1,5 +1,5 @@
-//! Shared receive queues: RMPs, XRC SRQs, and the basic SRQs of ISSI 0 (interface step sequence ID). All three kinds
-//! share one number space.
+//! Shared receive queues: RMPs, XRC SRQs, and the basic SRQs used with ISSI 0 (interface step sequence ID). All three
+//! kinds share one number space.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.
@@ -92,7 +92,7 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry that the device consumes next: the head of the list, or of the ring.
+    /// Number of the entry that the device consumes next: the head of the list or ring.
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
@@ -129,7 +129,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Arms the limit. An event is due when fewer than `limit` entries are available. 0 disarms the limit.
+    /// Arms the limit event, which is due when fewer than `limit` entries are available. A limit of 0 disarms it.
     pub fn set_limit(&mut self, limit: u16) {
         *self.context.limit_mut() = limit;
     }
@@ -154,7 +154,7 @@ impl SharedReceiveQueue {
 
     /// Fetches the entry at the head, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
-        // The limit counts all entries posted so far. Read the record again before reporting that too few entries are
+        // The limit applies to all entries posted so far, so read the record again before reporting that too few are
         // left.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
@@ -171,7 +171,7 @@ impl SharedReceiveQueue {
         Fetch::Ready(request(number, &entry.wqe))
     }
 
-    /// Copies the entry with this number, or returns `None` if the memory of the queue is not accessible.
+    /// Copies the entry with this number, or returns `None` if the queue's memory is not accessible.
     pub fn entry(&self, number: u16, dma: &GuestMemory) -> Option<SrqEntry> {
         let [_, log_stride] = self.context.logs();
         let mut entry = Entry::from_elem(0, 1 << log_stride);
@@ -203,8 +203,8 @@ impl SharedReceiveQueue {
         self.head
     }
 
-    /// Returns whether fewer entries are available than the limit. If so, disarms the limit, so that the event is
-    /// raised only once.
+    /// Returns whether the number of available entries is below the limit. If so, also disarms the limit, so that the
+    /// event is raised only once.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {
@@ -230,7 +230,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Returns the receive counter of the doorbell record, or `None` if the record is not accessible.
+    /// Returns the receive counter from the doorbell record, or `None` if the record is not accessible.
     fn posted(&self, dma: &GuestMemory) -> Option<u16> {
         let mut record = [0; QueueRecord::LEN];
         dma.read(self.context.record(), &mut record).ok()?;

@@ -1,8 +1,8 @@
 //! Front-end for the Mellanox InfiniHost III Lx (MT25204), as driven by Linux's `ib_mthca` and rdma-core's `libmthca`.
 //!
-//! [`Mthca`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the [`resources`] of
-//! the device. A doorbell ([`doorbell`]) notifies the engine, which fetches work requests and accesses memory through
-//! [`host`]. The engine's completions and events become entries of completion and event queues ([`completion`],
+//! [`Mthca`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the device's
+//! [`resources`]. A doorbell ([`doorbell`]) notifies the engine, which fetches work requests and accesses memory
+//! through [`host`]. The engine's completions and events become entries in completion and event queues ([`completion`],
 //! [`events`]). Each decision is reported as an event (`observed`) to counters, strict mode and the trace
 //! (`observers`).
 //!

@@ -15,17 +15,17 @@ use super::{ConfigError, value};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPeer {
     pub name: PeerName,
-    /// Configured MAC. A MAC belongs to a single peer, so only one address of the name is then used.
+    /// Configured MAC. If it is set, only one of the name's addresses is used, because a MAC belongs to a single peer.
     pub mac: Option<MacAddr>,
     pub leaf: bool,
-    /// Rate limit for frames from each of the peers.
+    /// Rate limit for frames from each peer.
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 
-/// A DNS name in lower case. A name without a final dot is subject to the search list of the resolver.
+/// A DNS name in lower case. A name without a final dot is subject to the resolver's search list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
-    /// The peers have the addresses of a host, and this UDP port.
+    /// The peers have a host's addresses and this UDP port.
     Host { host: Arc<str>, port: u16 },
     /// The peers are the targets of SRV records (RFC 2782).
     Service(Arc<str>),
@@ -54,7 +54,7 @@ impl NamedPeer {
         Ok(Some(Self { name, mac, leaf, max_frames_per_second }))
     }
 
-    /// Returns the peer at one of the addresses.
+    /// Returns the peer at one of the name's addresses.
     pub fn at(&self, addr: SocketAddr) -> UdpPeer {
         let Self { mac, leaf, max_frames_per_second, .. } = *self;
         UdpPeer { addr, mac, leaf, max_frames_per_second }

@@ -12,14 +12,14 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// A call to a device's thread about its peers, with the channel for the answer.
+/// A call to a device's thread about its peers, with a channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.
     List(oneshot::Sender<Result<PeerList, PeersError>>),
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
-    /// Replaces the peers found through DNS. Returns why peers were left out.
+    /// Replaces the peers found through DNS. Returns an error for each peer that was left out.
     Resolve(Vec<ResolvedPeer>, oneshot::Sender<Result<Vec<PeerError>, PeersError>>),
 }
 
@@ -59,8 +59,9 @@ impl PeerCall {
         }
     }
 
-    /// Executes the call and sends the answer. If the peer has a configured MAC, its static neighbour entries are added
-    /// to or removed from the port. Errors from `send` are ignored, because the caller may have disconnected.
+    /// Executes the call and sends the answer. If the call adds or removes a peer with a configured MAC, the peer's
+    /// static neighbour entries are added to or removed from the port. Errors from `send` are ignored, because the
+    /// caller may have disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {
@@ -114,7 +115,7 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// Returns an ARP request (RFC 826) for 10.77.0.1, sent by 10.77.0.3 at this MAC.
+    /// Returns an ARP request (RFC 826) for 10.77.0.1, sent by 10.77.0.3 from this MAC.
     fn request_from(mac: MacAddr) -> Vec<u8> {
         let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
         [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()

@@ -2,15 +2,15 @@
 //!
 //! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
 //! on the thread that performs the wake-up. That thread could send a batch of full packets in the same time. After a
-//! short sleep, the thread of the HCA therefore polls for a while before it blocks again, as hypervisors do for halted
+//! short sleep, the HCA's thread therefore polls for a while before it blocks again, as hypervisors do for halted
 //! virtual CPUs. After a long sleep, it blocks immediately, so an idle HCA costs nothing.
 //!
 //! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. Yielding to
 //! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow: the yielding thread runs again only when
 //! the scheduler preempts them, whereas a thread that blocks and is woken runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
-//! therefore stops yielding for some time. Each slow yield doubles this time, up to a limit. The time starts anew if
-//! the fast yields since the previous slow yield add up to at least this time.
+//! therefore stops yielding for a backoff period. Each slow yield doubles the period, up to a limit. The period is
+//! reset to its initial length if the fast yields since the previous slow yield add up to at least the current period.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
 //! nothing, because the thread that will submit work may need the same CPU.
@@ -29,10 +29,10 @@ const SHORT_SLEEP: Duration = Duration::from_micros(400);
 /// A yield that returns within this time was not delayed by a CPU-bound thread.
 const FAST_YIELD: Duration = Duration::from_micros(300);
 
-/// How long the thread stops yielding after a slow yield: initial and maximum value.
+/// Initial and maximum time for which the thread stops yielding after a slow yield.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// Maximum number of pauses in which polling is skipped after polling without yielding has found no work.
+/// Maximum number of pauses in which polling is skipped after polling without yielding found no work.
 const MAX_SKIPS: u32 = 256;
 
 /// Decides at each pause, when the thread has no work, whether to busy-poll before blocking.
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn yielding_polls_do_not_delay_polls_without_yield() {
+    fn yielding_polls_do_not_delay_spinning_polls() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(busy_poll.pause(at(0)), YIELDING);
         (0..10).for_each(|_| busy_poll.found_nothing());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_yields_reset_backoff_of_slow_yields() {
+    fn fast_yields_reset_slow_yield_backoff() {
         let mut busy_poll = after(64, Duration::ZERO);
         for _ in 0..20 {
             assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_blocks_once_after_unproductive_poll() {
+    fn thread_blocks_after_unproductive_poll() {
         let mut busy_poll = after(64, Duration::ZERO);
         busy_poll.found_nothing();
         assert_eq!(busy_poll.pause(at(0)), None);

@@ -9,7 +9,7 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// Creates an allocator with all units of `range` free.
+    /// Creates an allocator in which all units in `range` are free.
     pub(crate) fn new(range: std::ops::Range<u32>) -> Self {
         Self { free: BTreeMap::from([(range.start, range.end - range.start)]) }
     }

@@ -150,7 +150,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains an apt error message. Host names are left out; they are in the original message.
+/// Explains an apt error message. Host names are omitted; the original message contains them.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [
@@ -355,7 +355,7 @@ fn gibibytes(bytes: u64) -> String {
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
-/// Returns the first two numbers of a version, such as 6 and 12 for `6.12.4+deb13-amd64`.
+/// Returns the first two numbers in a version string, such as 6 and 12 for `6.12.4+deb13-amd64`.
 fn two_numbers(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -370,7 +370,7 @@ mod tests {
         Ok(Program { path: format!("/opt/hcad/{name}").into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
-    /// Returns the findings for a machine that has no problems and has all parts in its cache.
+    /// Returns the findings for a machine without problems and with all parts in its cache.
     fn well() -> Findings {
         Findings {
             arch: "x86_64".into(),

@@ -324,9 +324,9 @@ pub struct RawAtomicEth {
     pub va: U64,
     /// R_Key of the region at `va`.
     pub rkey: U32,
-    /// Swap data of CmpSwap, or addend of FetchAdd.
+    /// Swap data for CmpSwap, or addend for FetchAdd.
     pub swap_add: U64,
-    /// Compare data of CmpSwap.
+    /// Compare data for CmpSwap.
     pub compare: U64,
 }
 

@@ -25,7 +25,7 @@ const ROCE_HEADERS: usize = 40 + 8 + 12 + 28 + 4;
 /// Default MTU of a Linux interface.
 const DEFAULT_MTU: usize = 1500;
 
-/// Name of a network interface: 1 to 15 characters, without slash, colon, percent sign or white space.
+/// Name of a network interface: 1 to 15 characters, without slashes, colons, percent signs or white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceName(String);
 
@@ -158,7 +158,7 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the largest path MTU whose packets fit the interface's MTU, or the smallest path MTU if none does.
+/// Returns the largest path MTU whose packets fit the interface's MTU, or the smallest path MTU if none fits.
 pub fn path_mtu(interface: &InterfaceName) -> Mtu {
     fitting(mtu(interface).unwrap_or(DEFAULT_MTU))
 }

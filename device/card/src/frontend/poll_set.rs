@@ -21,7 +21,7 @@ pub struct PollSet<const PERIOD_MS: u64> {
 impl<const PERIOD_MS: u64> PollSet<PERIOD_MS> {
     const PERIOD: Duration = Duration::from_millis(PERIOD_MS);
 
-    /// Returns the time of the next call to [`PollSet::take_due`].
+    /// Returns the time at which [`PollSet::take_due`] must be called next.
     pub fn deadline(&self) -> Option<Instant> {
         self.due
     }

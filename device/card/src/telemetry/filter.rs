@@ -1,7 +1,7 @@
-//! Filters of traces and captures by kind, opcode and QP.
+//! Filters for traces and captures, by kind, opcode and QP.
 //!
-//! A record must match at least one value of every list that is not empty. A record without an opcode matches no list
-//! of opcodes, and a record without a QP matches no list of QPs.
+//! A record must match at least one value in every list that is not empty. A record without an opcode never matches a
+//! list of opcodes, and a record without a QP never matches a list of QPs.
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::ids::Qpn;

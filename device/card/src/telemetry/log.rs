@@ -1,8 +1,8 @@
 //! Limits the rate of log lines that a guest or a peer can cause. The limits apply to lines per device and
 //! call site, and to bytes per device.
 //!
-//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines in [`WINDOW_MS`], as
-//! long as its device has not used up its byte allowance. The first line after a suppression reports how many lines
+//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines per [`WINDOW_MS`],
+//! as long as its device has not used up its byte allowance. The first line after a suppression reports how many lines
 //! were suppressed. Each device has its own thread, and each thread has its own allowances, including those per site. A
 //! noisy guest therefore cannot suppress the log lines of other devices.
 
@@ -19,10 +19,10 @@ pub const BURST: u64 = 8;
 /// Length of a window in milliseconds.
 pub const WINDOW_MS: u64 = 5_000;
 
-/// Number of log bytes that a device may cause per day, in addition to [`BURST_LEN`].
+/// Number of bytes that a device may log per day, in addition to [`BURST_LEN`].
 pub const LEN_PER_DAY: u64 = 16 << 20;
 
-/// Number of log bytes that a device may cause in one burst.
+/// Number of bytes that a device may log in one burst.
 pub const BURST_LEN: u64 = 1 << 20;
 
 const DAY_MS: u64 = 86_400_000;
@@ -136,7 +136,7 @@ macro_rules! log_line {
     }};
 }
 
-/// Returns the log target of the module that calls it, as a constant.
+/// Expands to the log target of the calling module, as a constant.
 ///
 /// Users depend on targets, for example in log filters. Targets therefore do not reflect how the code is divided into
 /// crates: `card::vfio` logs as `device::vfio`, and the interface `mthca` as `device::frontend::mthca`.
@@ -152,7 +152,7 @@ macro_rules! log_target {
     }};
 }
 
-/// Splits a module path into the prefix of its log target and the part of the path that follows it.
+/// Returns the prefix of a module's log target, and the part of the module path to append to that prefix.
 const fn split_target(module: &str) -> (&[u8], &[u8]) {
     const CRATES: [&[u8]; 2] = [b"card", b"device"];
     let path = module.as_bytes();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_do_not_depend_on_crates() {
+    fn log_targets_do_not_depend_on_crate_names() {
         for (module, expected) in [
             ("card", "device"),
             ("card::vfio::server", "device::vfio::server"),

@@ -76,14 +76,14 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         }
     };
     set.map_err(|error| error.to_string())?;
-    // The log has just been set up for the first time, so `SET_FILTER` is still empty.
+    // Logging has just been set up for the first time, so `SET_FILTER` is still empty.
     let _ = SET_FILTER.set(filter);
     panic::set_hook(Box::new(report));
     Ok(())
 }
 
-/// Returns the filter that the directives describe. Unless they mention the DNS client, its log is off. The client logs
-/// every unexpected datagram, so anyone on the network could flood the log.
+/// Returns the filter that the directives describe. Unless they mention the DNS client, its log is turned off. The
+/// client logs every unexpected datagram, so anyone on the network could flood the log.
 fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
     let filter = EnvFilter::try_new(directives)?;
     if directives.contains("hickory") {
@@ -93,7 +93,7 @@ fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
     Ok(filter.add_directive(off("hickory_net")?).add_directive(off("hickory_resolver")?))
 }
 
-/// Replaces the log filter. Returns false if the directives are invalid, RUST_LOG overrides them, or the log has not
+/// Replaces the log filter. Returns false if the directives are invalid, RUST_LOG overrides them, or logging has not
 /// been set up.
 pub fn set_filter(directives: &str) -> bool {
     let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();

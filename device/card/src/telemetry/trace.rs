@@ -8,10 +8,10 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! A peer can trigger some events at any rate, so the records of these events are rate-limited. A record with the field
-//! `suppressed` reports how many were suppressed; see `repeats`.
+//! A peer can trigger some events at any rate, so their records are rate-limited. A record with a `suppressed` field
+//! reports how many records were suppressed; see `repeats`.
 //!
-//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields are
+//! Time is in seconds since 1970, as in captures. Mailbox fields have the prefix `in.` or `out.`; zero fields are
 //! omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
 //! frames. `wr` is the request's position in its queue, as reported in the interface's completions: a byte offset, the
 //! index of the first quantum (E810), or the index of the first block (ConnectX).
@@ -107,7 +107,7 @@ impl Kind {
     }
 }
 
-/// Source of the time in records.
+/// Clock that timestamps the records.
 pub type Clock = fn() -> Duration;
 
 /// Path that denotes standard error instead of a file.
@@ -161,7 +161,7 @@ impl Trace {
         }
     }
 
-    /// Sets the size limit of each file. Standard error has its own limits.
+    /// Sets the size limit for each file. Standard error is not affected.
     #[must_use]
     pub fn with_limit(self, max_len: u64) -> Self {
         match self.store.path().and_then(Path::to_str) {
@@ -250,7 +250,7 @@ impl Trace {
         }
     }
 
-    /// Returns the time at which [`Trace::handle_deadline`] reports suppressed records.
+    /// Returns the time at which [`Trace::handle_deadline`] will next report suppressed records.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.repeats.deadline()
     }
@@ -261,7 +261,7 @@ impl Trace {
         self.report_suppressed(suppressed);
     }
 
-    /// Ends the trace: reports the records that were suppressed recently, and flushes.
+    /// Ends the trace: reports any suppressed records that have not been reported yet, and flushes.
     pub fn finish(&mut self) {
         let suppressed = self.repeats.end();
         self.report_suppressed(suppressed);

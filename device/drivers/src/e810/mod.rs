@@ -25,7 +25,7 @@ pub use rdma::{
 
 use crate::Bus;
 
-/// Offset of the message control word of the MSI-X capability.
+/// Offset of the message control word in the MSI-X capability.
 const MSIX_CONTROL: u64 = 0x52;
 
 /// Driver state specific to the E810.

@@ -135,7 +135,7 @@ impl Lan {
         }
     }
 
-    /// Handles a function reset: removes all queues. Statistics are kept.
+    /// Handles a function reset: removes all queues but keeps the statistics.
     pub(super) fn reset(&mut self) {
         self.transmit.iter_mut().for_each(|queue| *queue = None);
         self.receive.iter_mut().for_each(|queue| *queue = Receive::default());
@@ -192,7 +192,7 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Returns the interrupt causes raised since the last call. Transmit causes come first, so that the interrupt of a
+    /// Returns the interrupt causes raised since the last call. Transmit causes come first, so that the interrupt for a
     /// receive cause also signals coalesced transmit completions on the same vector.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);

@@ -73,7 +73,7 @@ fn admin_queue_registers_can_be_read_back() {
     );
 }
 
-/// Returns a device with state that every reset must drop.
+/// Returns a device with state that every reset must clear.
 fn used() -> Driver {
     let mut driver = started();
     driver.succeed(&AdminCommand::direct(Opcode::GetVersion, [0; 16]));
@@ -98,7 +98,7 @@ fn is_fresh(driver: &mut Driver) -> bool {
 }
 
 #[test]
-fn every_reset_drops_function_state() {
+fn every_reset_clears_function_state() {
     type Reset = fn(&mut Driver);
     let resets: [(&str, Reset); 5] = [
         ("function", |driver| driver.write(Register::PfgenCtrl, 1)),
@@ -144,8 +144,7 @@ fn core_reset_sets_grst_cause_in_oicr() {
     assert_eq!(driver.read(Register::PfintOicr), 0, "reading PFINT_OICR clears it");
 }
 
-/// Each function needs a unique serial number, because `ice` shares state among functions with equal serial
-/// numbers.
+/// Each function needs a unique serial number, because `ice` shares state among functions with the same serial number.
 #[test]
 fn config_space_matches_e810() {
     let mut driver = powered_on(Options::default());

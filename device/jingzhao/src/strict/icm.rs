@@ -1,4 +1,4 @@
-//! Checks of MAP_ICM and UNMAP_ICM.
+//! Checks for MAP_ICM and UNMAP_ICM.
 
 use std::ops::RangeInclusive;
 
@@ -14,8 +14,8 @@ use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMA
 use crate::resources::Resources;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
-    /// Maximum number of entries in one MAP_ICM_EN (CtxMgt document). A mailbox holds more entries, and the interface
-    /// document sets no limit.
+    /// Maximum number of entries in one MAP_ICM_EN (CtxMgt document). A mailbox can hold more entries, and the
+    /// interface document sets no limit.
     const MAX_CHUNKS: usize = 64;
     let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
     if entries.len() > MAX_CHUNKS {

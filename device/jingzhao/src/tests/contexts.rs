@@ -10,7 +10,7 @@ use super::*;
 use crate::ctxmgt::key_qpc_data::KeyQpc;
 use crate::qp::attributes;
 
-/// INIT2RTR mailbox of section 14.7: RC, QPN 5, remote QPN 9.
+/// INIT2RTR mailbox from section 14.7: RC, QPN 5, remote QPN 9.
 pub(super) const RTR: &str = "
     00: 00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
     10: 00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00
@@ -94,8 +94,8 @@ fn query_returns_documented_qp_context() {
 
 /// Section 10.7: QUERY_QP returns the values that software has set, and the current PSNs.
 #[test]
-fn query_qp_returns_every_attribute_of_context() {
-    // Each attribute has a name, the offset of its word, a mask of bits, and a value.
+fn query_qp_returns_every_context_attribute() {
+    // Each attribute has a name, the offset of its word, a bit mask, and a value.
     const ATTRIBUTES: [(&str, usize, u32, u32); 16] = [
         ("path_mtu", 0x0c, 0xe000_0000, 4 << 29),
         ("dest_qp_num", 0x18, 0x00ff_ffff, 0x12_3456),
@@ -132,7 +132,7 @@ fn query_qp_returns_every_attribute_of_context() {
             assert_eq!(answer[DGID], dgid, "dgid");
             for (name, at, bits, value) in ATTRIBUTES {
                 let word = u32::from_be_bytes(answer[at..at + 4].try_into().unwrap());
-                assert_eq!(word & bits, value, "{name} after {op} of service type {service}");
+                assert_eq!(word & bits, value, "{name} after {op} for service type {service}");
             }
         }
     }
@@ -339,7 +339,7 @@ fn qps_can_be_created_across_whole_table() {
     machine.ok(Op::CloseHca, 0, 0, &[]);
 }
 
-/// QUERY_DEV_LIM and the subnet management agent of the port report a single P_Key.
+/// QUERY_DEV_LIM and the port's subnet management agent report a single P_Key.
 #[test]
 fn nonzero_p_key_index_is_rejected() {
     const PKEY_INDEX: usize = 0x1f;
@@ -366,7 +366,7 @@ fn nonzero_p_key_index_is_rejected() {
 }
 
 #[test]
-fn packet_carries_p_key_at_index_in_context() {
+fn qp_attributes_include_p_key_index() {
     for pkey_index in [0, 3] {
         let mut context = StoredQpc::default();
         context.image = Qpc { pkey_index, ..Qpc::default() };

@@ -1,7 +1,8 @@
-//! Runs models of the public driver and its user library on the devices of `configs/hgrnic.json`, without a guest.
+//! Runs models of the public driver and its user library on the devices defined in `configs/hgrnic.json`, without a
+//! guest.
 //!
 //! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They are based only on
-//! `public-driver.md`, and share no encoder with the device.
+//! `public-driver.md` and share no encoders with the device.
 //!
 //! # Spec
 //! JingZhao interface, sections 12 and 13; `public-driver.md`.
@@ -29,7 +30,7 @@ struct Configured {
     default_peer: Option<Identity>,
 }
 
-/// Reads the two devices of the configuration. The tests of `hcad` check the whole file.
+/// Reads the two devices from the configuration. The `hcad` tests check the whole file.
 fn configured() -> [Configured; 2] {
     let config: Value = serde_json::from_str(&fs::read_to_string(CONFIG).unwrap()).unwrap();
     assert_eq!(config["devices"].as_array().unwrap().len(), 2, "the configuration has two devices");
@@ -111,7 +112,7 @@ fn inline(bytes: &[u8]) -> Wr {
     Wr { opcode: SEND, inline: Some(bytes.to_vec()), ..Wr::default() }
 }
 
-/// Returns the fields byte_cnt, wqe, opcode and is_send of a completion.
+/// Returns the byte_cnt, wqe, opcode and is_send fields of a completion.
 fn done(entry: &[u8]) -> (u32, u32, u8, u8) {
     let word = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().unwrap());
     (word(0x14), word(0x18), entry[0x1c], entry[0x1d])
@@ -394,7 +395,7 @@ fn datagram_length_is_limited_only_by_mtu() {
     assert_eq!((entry[0x10], entry[0x1c]), (0x01, 0xff), "LOCAL_LENGTH_ERR");
 }
 
-/// As for UD, bits 7:5 of mtu_msgmax set the packet size, and bits 4:0 have no effect.
+/// As with UD, bits 7:5 of mtu_msgmax set the packet size, and bits 4:0 have no effect.
 #[test]
 fn message_may_exceed_msgmax() {
     let (mut a, mut b) = pair(Caps { log_max_msg: 11, ..Caps::default() });
@@ -425,7 +426,7 @@ fn doorbell_heads_wrap_after_many_laps() {
 }
 
 #[test]
-fn links_of_earlier_batches_are_not_followed() {
+fn links_from_earlier_batches_are_not_followed() {
     let (mut a, mut b) = pair(Caps::default());
     for lap in 0..3_u8 {
         for batch in [4, 1, 1, 2] {
@@ -462,7 +463,7 @@ fn receive_without_valid_bit_is_not_ready() {
     assert_eq!(b.get(DATA, 128), [0; 128]);
     assert_eq!((a.poll(), b.poll()), (None, None));
     b.post_recv(&[&[(DATA + 256, 64)]]);
-    // Software sets timer code 0, which the configuration replaces with code 12 (0.64 ms).
+    // The driver sets timer code 0, which the configuration replaces with code 12 (0.64 ms).
     wait(&mut a, &mut b, Instant::from_nanos(2_000_000));
     assert_eq!(b.get(DATA + 256, 5), b"third");
     assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));
@@ -484,7 +485,7 @@ fn settled_receive_causes_no_rnr_nak() {
     assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
 }
 
-/// J-50: the message arrives before the settle time is over. Its sender retries once, after the settle time.
+/// J-50: the message arrives before the settle time has elapsed. Its sender retries once, after that time.
 #[test]
 fn message_during_settle_time_causes_one_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
@@ -540,7 +541,7 @@ fn failed_qp_flushes_posted_requests() {
 }
 
 #[test]
-fn cq_resizes_with_unread_completions() {
+fn cq_with_unread_completions_can_be_resized() {
     let (mut a, mut b) = pair(Caps { log_cqes: 3, ..Caps::default() });
     let write = |b: &Program| Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) };
     let mut next = 0;
@@ -589,7 +590,7 @@ fn icm_chunks_may_be_fragmented_and_remapped() {
 #[test]
 fn page_tables_beyond_508_entries_are_complete() {
     let (mut a, mut b) = pair(Caps::default());
-    // The region has 1034 pages. The commands write 508, 4, 508, 4 and 10 of them.
+    // The region has 1034 pages. The commands write their entries in batches of 508, 4, 508, 4 and 10.
     let base = 0x7e00_0000_0000;
     let region = a.driver.register(a.pd, base + 0xffc, 1032 * 0x1000 + 8, 7);
     let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);

@@ -29,7 +29,7 @@ use crate::uses::{Object, Used};
 /// TCP flag ACK: RFC 9293, section 3.1.
 const ACK: u8 = 0x10;
 
-/// Reason why an RQ does not receive a frame.
+/// Why an RQ does not receive a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxError {
     /// The RQ is not in the ready state.
@@ -38,13 +38,13 @@ pub enum RxError {
     NoBuffer,
     /// The frame is longer than the posted receive, which stays posted.
     TooLong,
-    /// The memory of the RQ is not accessible.
+    /// The RQ's memory is not accessible.
     Broken,
-    /// The buffers of the receive with this counter are not accessible.
+    /// The buffers of the receive that has this counter are not accessible.
     Protection(u16, AccessError),
 }
 
-/// A frame and the results of steering.
+/// A frame and its steering results.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     pub frame: &'a [u8],
@@ -91,12 +91,12 @@ impl Rq {
         QueueStatus::unless_ready(self.state, self.context.flush_in_error).unwrap_or(ready)
     }
 
-    /// Returns the receive that moved the RQ to the error state, if one did.
+    /// Returns the receive that moved the RQ to the error state, if any.
     pub const fn failure(&self) -> Option<FailedAt> {
         self.failure
     }
 
-    /// Counts a frame for the RQ.
+    /// Counts a frame that the RQ received or dropped.
     pub fn count(&mut self, len: usize, result: Result<&FrameReceipt, &RxError>) {
         self.is_starved = matches!(result, Err(RxError::NoBuffer));
         match result {
@@ -136,8 +136,8 @@ impl Rq {
         self.buffer.pages()
     }
 
-    /// Returns the objects that an RQ with this context uses. PD 0 does not exist, but is the PD of the RQ that drops
-    /// all frames.
+    /// Returns the objects that an RQ with this context uses. The RQ that drops all frames names PD 0, which does not
+    /// exist.
     pub fn uses(context: &RqContext) -> Used {
         let pd = context.queue.pd.get();
         let mut used = Used::from_slice(&[Object::Cq(context.cqn.get())]);
@@ -191,8 +191,8 @@ impl Rq {
         self.state == WorkQueueState::Error && self.context.flush_in_error
     }
 
-    /// Removes the next posted receive of a failed RQ. Returns its counter, or `None` if there are no more receives to
-    /// flush.
+    /// Removes the next posted receive from a failed RQ. Returns its counter, or `None` if there are no more receives
+    /// to flush.
     pub fn flush(&mut self, dma: &GuestMemory) -> Option<u16> {
         if !self.flushes() || !self.is_posted(dma) {
             return None;
@@ -206,7 +206,7 @@ impl Rq {
     /// is called with its counter and its buffers.
     ///
     /// # Errors
-    /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.
+    /// See [`RxError`]. If the RQ cannot continue, it moves to the error state.
     pub fn deliver(
         &mut self,
         memory: &RegionAccess<'_, &Mkeys>,
@@ -277,7 +277,7 @@ fn record(context: &RqContext, dma: &GuestMemory) -> Option<QueueRecord> {
     Some(QueueRecord::parse(&bytes))
 }
 
-/// Writes the parts of a frame to the buffers of a receive, which are large enough.
+/// Writes the parts of a frame to the buffers of a receive. The buffers must be large enough.
 fn scatter(
     wqe: &RecvWqe,
     initiator: Initiator,
@@ -306,7 +306,7 @@ fn scatter(
     Ok(())
 }
 
-/// Returns the fields of the CQE that describe the headers of a frame and their checksums.
+/// Returns the CQE fields that describe a frame's headers and their checksums.
 fn headers(frame: &[u8], layers: &Layers) -> FrameFields {
     let packet = match layers.ip {
         Some(ip) => frame.get(layers.network_at..ip.end),

@@ -34,7 +34,7 @@ pub(in super::super) fn command(function: &Function, command: &Command<'_>, dma:
     found
 }
 
-/// Checks pages that software gives to the device. `held` are the pages that the device already holds.
+/// Checks pages that software gives to the device. `held` lists the pages that the device already holds.
 fn given(held: &[Iova], count: u32, pages: Pages<'_>, found: &mut Findings) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut known: BTreeSet<Iova> = held.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! Replays the sessions of a recorded guest, and compares every output and every queue entry of the device with the
+//! Replays the sessions of a recorded guest and compares every command output and queue entry from the device with the
 //! recording.
 //!
 //! [`expected`] and [`queues::comparable`] adjust the recording where this device deliberately differs from the
@@ -24,7 +24,7 @@ use self::queues::Queues;
 use super::super::limits::Limits;
 use super::*;
 
-/// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
+/// The traces, in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
 /// earlier traces.
 const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
@@ -78,7 +78,7 @@ pub(super) fn bytes(words: &str) -> Vec<u8> {
     bytes
 }
 
-/// Parses `name=value` fields at the start of a line. Each value is a number in the corresponding base of `bases`.
+/// Parses `name=value` fields at the start of a line. Each value is a number in the corresponding base from `bases`.
 /// Returns the values and the rest of the line.
 fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'static str) {
     let mut rest = line;
@@ -126,7 +126,7 @@ fn last(steps: &mut [Step]) -> Option<&mut Action> {
 }
 
 /// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
-/// devices. `ours` is the output of this device, which provides its identity.
+/// devices. `ours` is the output of this device, from which its identity is taken.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
@@ -134,7 +134,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
             // Section 6.1: this device does not offer BlueFlame. The third query of the general capabilities needs no
             // change, because it returns the values that the recorded driver set. This device also offers fast
-            // teardown, DevX, changes of the CQ moderation mode, and repeat keys.
+            // teardown, DevX, changes to the CQ moderation mode, and repeat keys.
             (Some(CapType::General), Some("6" | "7")) => {
                 output[0x10 + 0x4c] &= 0x7f;
                 output[0x10 + 0x44] |= 0x10;
@@ -297,7 +297,7 @@ fn command_outputs_and_queue_entries_match_recording() {
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
 
-/// After the driver is unloaded and loaded again, object numbers restart from their first values.
+/// After the driver is unloaded and loaded again, object numbers start again at their first values.
 #[test]
 fn object_numbers_restart_after_unload() {
     let mut driver = powered_on_with(LID, recorded());
@@ -319,7 +319,7 @@ fn virtual_function_accepts_same_commands() {
 }
 
 #[test]
-fn recorded_guest_violates_no_rule() {
+fn recorded_guest_violates_no_rules() {
     let mut driver = powered_on_with(LID, recorded());
     driver.hca.set_strict(true);
     replay(&mut driver);

@@ -35,14 +35,14 @@ fn packets(path: &Path) -> Vec<String> {
     lines
 }
 
-/// Returns the trace records of queue entries, without timestamps.
+/// Returns the trace records for queue entries, without timestamps.
 fn records(written: &Written) -> Vec<String> {
     let text = written.text();
     let records = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, record)| record);
     records.filter(|record| record.contains(" wqe ") || record.contains(" cqe ")).map(str::to_owned).collect()
 }
 
-/// Set HCAD_UPDATE_GOLDEN=1 to update the book's example. Set HCAD_CAPTURES to a folder to keep the captures there.
+/// Set HCAD_UPDATE_GOLDEN=1 to update the book's example. Set HCAD_CAPTURES to a directory to keep the captures there.
 #[test]
 fn trace_and_capture_show_lost_ack() {
     let kept = std::env::var_os("HCAD_CAPTURES");

@@ -5,7 +5,7 @@ use card::frontend::testing::{exchange, pattern};
 use super::user::{QPN, RC, SRQN, User, qpc, send, syndromes};
 use super::*;
 
-/// Creates two devices with connected QPs. The QP of the second device receives from an SRQ.
+/// Creates two devices with connected QPs. The second device's QP receives from an SRQ.
 fn pair() -> (User, User) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&qpc(RC, 2));
@@ -69,7 +69,7 @@ fn err_transition_raises_last_wqe_reached() {
     exchange(&mut a, &mut b);
     assert!(b.reap().is_empty());
     assert_eq!(b.events(), [(0x13, QPN)]);
-    // Another QP consumes the remaining requests of the SRQ.
+    // Another QP consumes the remaining requests in the SRQ.
     b.ok(0x021, &[], QPN);
     let mut shared = qpc(RC, 1);
     shared.responder.set_srq(true);

@@ -1,5 +1,5 @@
 //! Tests of command traces. They cover the commands that the driver executes in its probe function (mthca interface,
-//! section 14.3), commands for a program's objects, and rejected commands.
+//! section 14.3), commands on a program's objects, and rejected commands.
 
 use card::frontend::testing::assert_golden;
 use card::telemetry::testing::Written;
@@ -44,7 +44,7 @@ fn objects(user: &mut Driver) {
     assert_eq!(user.command(0x016, u64::MAX - 0xfff, CQN).0, CmdStatus::InternalErr.code());
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the difference.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the diff.
 #[test]
 fn mailbox_trace_matches_golden() {
     let probe = commands(&mut powered_on(), |driver| replay(driver, probe::BRING_UP));
@@ -56,7 +56,7 @@ fn mailbox_trace_matches_golden() {
 }
 
 #[test]
-fn json_trace_contains_fields_of_mailbox() {
+fn json_trace_contains_mailbox_fields() {
     let written = Written::default();
     let mut user = User::new(1);
     user.hca.set_trace(Some(written.trace(TraceFormat::Json)));

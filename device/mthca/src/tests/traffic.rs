@@ -1,4 +1,4 @@
-//! Messages between connected QPs of two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
+//! Messages between connected QPs of two devices, from doorbells to completions (sections 5 and 7.3 to 7.6).
 
 use card::frontend::testing::{exchange, pattern, wait};
 use card::telemetry::testing::Written;
@@ -37,7 +37,7 @@ fn send_completes_peer_receive() {
     }
 }
 
-/// Both in commands and in packets, a QPN contains a table index in its low bits and a generation in its high bits
+/// In both commands and packets, a QPN contains a table index in its low bits and a generation in its high bits
 /// (section 6.5).
 #[test]
 fn new_qp_ignores_message_for_destroyed_qp() {
@@ -229,7 +229,7 @@ fn wrong_key_fails_request_and_flushes_rest() {
     a.ring_doorbell(&last);
     exchange(&mut a, &mut b);
     let entries = a.reap();
-    // After the remote access error, first the send queue and then the receive queue is flushed. Even unsignalled
+    // After the remote access error, the send queue is flushed first, and then the receive queue. Even unsignalled
     // requests complete.
     assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
     assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0xff, 0xff, 0xff, 0xfe]);
@@ -388,7 +388,7 @@ fn unreadable_send_queue_moves_qp_to_err() {
 }
 
 #[test]
-fn message_trace_shows_wqes_and_entries() {
+fn message_trace_shows_wqes_and_cqes() {
     let (mut a, mut b) = User::pair(RC);
     let written = Written::default();
     b.hca.set_trace(Some(written.trace(TraceFormat::Json)));

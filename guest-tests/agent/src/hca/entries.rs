@@ -22,7 +22,7 @@ impl EntryRing {
         Self { region, log_entries, consumed: 0 }
     }
 
-    /// Passes ownership of all entries of a region to the device.
+    /// Passes ownership of all entries in a region to the device.
     pub(crate) fn hand_over(region: &Region, arena: &Arena) {
         for entry in (0..region.len()).step_by(ENTRY) {
             region.set(arena, entry..entry + ENTRY, OWNED_BY_DEVICE);

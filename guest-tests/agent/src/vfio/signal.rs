@@ -5,13 +5,13 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _};
 use std::time::Duration;
 
-/// Counts the interrupts of one vector.
+/// Counts the interrupts on one vector.
 #[derive(Debug)]
 pub(crate) struct Signal(File);
 
 impl Signal {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the call accesses no memory. The returned descriptor is checked, and then only the `File` owns it.
+        // SAFETY: the call accesses no memory. The returned descriptor is checked and then owned only by the `File`.
         let file = unsafe {
             let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
             if fd < 0 {

@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// Returns the completion event of guest `b`'s completion queue. The event contains the queue's full number.
+    /// Returns the completion event for guest `b`'s completion queue. The event contains the queue's full number.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }

@@ -11,10 +11,10 @@ use super::mailbox::{Mailbox, WorkQueue, qpc, service};
 use crate::vm::Vm;
 
 const PAGE: u64 = 0x1000;
-/// Syndromes of a send whose data cannot be gathered, and of a flushed send (section 7.4).
+/// Syndromes for a send whose data cannot be gathered and for a flushed send (section 7.4).
 pub(super) const LOCAL_PROT_ERR: u8 = 0x04;
 pub(super) const WR_FLUSH_ERR: u8 = 0x05;
-/// Opcodes in error CQEs of the send queue and of the receive queue (section 7.2).
+/// Opcodes in error CQEs for the send queue and for the receive queue (section 7.2).
 pub(super) const SEND_ERROR: u8 = 0xff;
 pub(super) const RECEIVE_ERROR: u8 = 0xfe;
 /// A scatter/gather element with an unknown key.
@@ -26,7 +26,7 @@ const SOON_MS: u32 = 10_000;
 #[derive(Debug)]
 pub(super) struct Device {
     info: HcaInfo,
-    /// A region of unused pages, which are contiguous on the bus.
+    /// A memory region whose pages are unused and have contiguous bus addresses.
     pages: MrInfo,
     /// The memory region that contains the queues.
     queues: MrInfo,
@@ -49,7 +49,7 @@ impl Device {
         self.queues.key
     }
 
-    /// Returns bus addresses of pages that are otherwise unused.
+    /// Returns the bus addresses of six pages that are otherwise unused.
     pub(super) fn pages(&self) -> [u64; 6] {
         [0, 1, 2, 3, 4, 5].map(|page| self.pages.iova + page * PAGE)
     }
@@ -112,8 +112,7 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions. `expected` contains the opcode and the syndrome of each. A syndrome of 0 means
-    /// success.
+    /// Waits for the next completions. `expected` lists the opcode and syndrome of each. A syndrome of 0 means success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
@@ -129,7 +128,7 @@ impl TestQp {
         Ok(())
     }
 
-    /// Makes a send in RTS fail with an unknown key, which moves the QP to SQE (section 10.5).
+    /// Posts a send with an unknown key in RTS. The send fails and moves the QP to SQE (section 10.5).
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
         self.send(vm, NOWHERE).await?;
         self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await

@@ -8,12 +8,12 @@
 use super::spec::status::{BAD_INDEX, BAD_OP, BAD_PARAM, BAD_QPEE_STATE, BAD_RES_STATE, EXCEED_LIM, OK};
 use super::spec::{Form, Statuses, section_2};
 
-/// The expected answer to one form of a command.
+/// The expected reply to one form of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
     pub(super) op: u16,
     pub(super) form: Form,
-    /// The section of the interface that specifies this answer.
+    /// The section of the interface that specifies this reply.
     pub(super) section: &'static str,
     pub(super) status: Statuses,
 }

@@ -1,4 +1,4 @@
-//! Tests `guest-lab here` with programs of this machine. The machine must have a C compiler, `libibverbs-dev`,
+//! Tests `guest-lab here` with programs from this machine. The machine must have a C compiler, `libibverbs-dev`,
 //! `ibverbs-providers` and `ibverbs-utils`.
 
 use std::fs;
@@ -15,7 +15,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
 
-/// The example program of the book.
+/// The example program from the book.
 const HELLO: &str = include_str!("../../../examples/here/hello.c");
 /// Time limit for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);
@@ -37,7 +37,7 @@ echo opened > /dev/stdout
 exit 3
 "#;
 
-/// Sends verified messages from guest `b` to guest `a`. Guest `b` retries until guest `a` listens.
+/// Sends verified messages from guest `b` to guest `a`. Guest `b` retries until guest `a` is listening.
 const PING_PONG: &str = r#"#!/bin/sh -e
 set -- -c -n 100 -d "$HCAD_RDMA_DEVICE"
 case $HCAD_GUEST in
@@ -101,7 +101,7 @@ async fn hello_from(user: &User, kind: &str, device: &str) -> Result<()> {
     outcome.printed(&format!("hello from {device}: port active\n"))
 }
 
-/// Runs the same script on this machine, in a copy of the directory, and in a guest.
+/// Runs the same script in a guest and on this machine, and compares the output.
 async fn same_as_here(user: &User, folder: &Path) -> Result<()> {
     let venv = folder.join("venv");
     let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&venv).output().await?;

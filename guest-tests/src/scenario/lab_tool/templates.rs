@@ -1,4 +1,4 @@
-//! Tests the templates of `guest-lab up`, whose guests already run services.
+//! Tests the templates of `guest-lab up`, whose guests start with services already running.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::report::Report;
 const MIB: u32 = 16;
 /// Path of the counter for the payload bytes that an RDMA device has received.
 const RECEIVED: &str = "/engine/received_payload_bytes";
-/// Bandwidth test of UCX's tag matching, against the server in guest `a`.
+/// UCX bandwidth test with tag matching, against the server in guest `a`.
 const TEST: &str = "ucx_perftest -P 0 a -t tag_bw -s 65536 -n 100 -f";
 /// MPI program that exchanges verified data between all ranks.
 const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");
@@ -59,7 +59,7 @@ async fn ucx(user: &User, folder: &Path) -> Result<()> {
     user.run(&["up", "ucx"]).await?.succeeded()?;
     let test = ["exec", "ucx:b", "--", "sh", "-c", TEST];
     user.run(&test).await?.succeeded()?;
-    // The server restarts after each test, so the client retries until it is ready.
+    // The server restarts after each test, so the client retries until the server is ready.
     let again = format!("until {TEST}; do sleep 0.5; done");
     user.run(&["exec", "ucx:b", "--", "timeout", "60", "sh", "-c", &again]).await?.succeeded()?;
     let program = folder.join("exchange.py");

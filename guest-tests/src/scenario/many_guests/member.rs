@@ -26,7 +26,7 @@ pub(super) struct Site<'a> {
 /// The process that a disturbance kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
-    /// QEMU. The daemon keeps running, and serves the next guest.
+    /// QEMU. The daemon keeps running and serves the next guest.
     Guest,
     /// The daemon. QEMU does not reconnect, so the guest is replaced too.
     Daemon,

@@ -138,7 +138,7 @@ async fn out_of_guest(target: &Target, from: &Path, to: &Path, limit: u64) -> Re
     let (bytes, archive) = channel();
     let unpacking =
         std::thread::spawn(move || unpack(Drain { pieces: archive, rest: Vec::new() }, &name, &to, limit));
-    // Returns the command's error output, or `None` if the archive was rejected before its end.
+    // Returns the command's error output, or `None` if the archive was rejected before it ended.
     let collect = async {
         let mut errors = Vec::new();
         while let Some(piece) = printed.recv().await {

@@ -54,14 +54,14 @@ pub struct Reload {
 struct Reloaded {
     guest: GuestName,
     module: String,
-    /// Time from sending the module until its initialisation has finished.
+    /// Time from sending the module to the end of its initialisation.
     seconds: f64,
     /// Kernel messages that the guest logged during the reload.
     messages: Vec<String>,
 }
 
 impl Reload {
-    /// Loads the module in one guest after another and prints the guests' kernel messages.
+    /// Loads the module into one guest after another and prints the guests' kernel messages.
     ///
     /// # Errors
     /// The module was built for a different kernel, or a guest rejects it.

@@ -58,7 +58,7 @@ impl PageSize {
     pub const MIN: Self = Self { log: 12 };
 
     /// Decodes the page size field. It contains either a size in bytes, where 0 means 4 KiB, or a code from 1 to 19 for
-    /// 2^13 to 2^31 bytes. The tests of the public RTL use codes (J-20).
+    /// 2^13 to 2^31 bytes. The public RTL's tests use codes (J-20).
     #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
     pub const fn from_field(field: u32) -> Option<Self> {
         match field {
@@ -80,7 +80,7 @@ impl PageSize {
     }
 }
 
-/// An entry of the memory protection table (MPT).
+/// An entry in the memory protection table (MPT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
@@ -154,7 +154,7 @@ impl Mpt {
     }
 
     /// Returns whether virtual addresses are bus addresses. This is the case for regions with [`MptFlags::PHYSICAL`]
-    /// and for regions that cover the whole address space, such as the DMA region of the public driver (J-26).
+    /// and for regions that cover the whole address space, such as the public driver's DMA region (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }
@@ -197,7 +197,7 @@ mod tests {
     use crate::ids::IcmAddr;
     use proptest::prelude::*;
 
-    /// Example from section 14.5: a CQ buffer of the public driver.
+    /// Example from section 14.5: a CQ buffer created by the public driver.
     const CQ_BUFFER: [u8; 0x40] = {
         let mut bytes = [0; 0x40];
         bytes[0] = 0xf0;
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn region_of_all_memory_is_physical() {
+    fn region_covering_all_memory_is_physical() {
         assert!(Mpt { start: Va::new(0), length: u64::MAX, ..user() }.is_physical());
         assert!(Mpt { flags: user().flags | MptFlags::PHYSICAL, ..user() }.is_physical());
         assert!(!user().is_physical());

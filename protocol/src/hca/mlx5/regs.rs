@@ -116,7 +116,7 @@ impl QueueWord {
         if state != 0 { Self::Request { state } } else { Self::Address(word & Self::ADDRESS) }
     }
 
-    /// Returns the value that the driver reads: the address, the state code and the geometry of the queue.
+    /// Returns the value that the driver reads: the address, the state code and the queue geometry.
     pub const fn read(address: u32, state: u8) -> u32 {
         address & Self::ADDRESS
             | (state as u32) << 8 & Self::STATE
@@ -155,7 +155,7 @@ layout! {
         @0x34         hardware_id: u32 => Hex,
         /// Whether the syndrome is fatal.
         @0x38[31]     fatal: bool,
-        /// Cause of a failure; 0 if the device works.
+        /// Cause of a failure; 0 if the device is working.
         @0x3c[23:16]  syndrome: u8 => Hex,
     }
 }

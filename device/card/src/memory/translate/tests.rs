@@ -17,8 +17,8 @@ impl PageTable for &Pages {
     }
 }
 
-/// Returns the tables of the user region example in section 14.5 of the JingZhao interface. The region consists of the
-/// pages in section 14.4.
+/// Returns the tables for the user-region example in section 14.5 of the JingZhao interface. The region consists of the
+/// pages listed in section 14.4.
 fn published() -> (KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -121,7 +121,7 @@ fn access_checks_run_in_fixed_order() {
 }
 
 #[test]
-fn each_access_kind_requires_own_right() {
+fn each_access_kind_requires_its_own_right() {
     use Access::{LocalRead, LocalWrite, RemoteAtomic, RemoteRead, RemoteWrite};
     for (rights, granted) in [
         (Rights::empty(), &[LocalRead][..]),
@@ -357,7 +357,7 @@ mod cached_translations {
         }
     }
 
-    /// Returns four pages. Each page is filled with its number, counted from 1.
+    /// Returns four pages, each filled with its number, counting from 1.
     fn memory() -> GuestMemory {
         let dma = guest_memory(0, 4);
         for page in 0..4u8 {
@@ -465,7 +465,7 @@ mod cached_translations {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// The E810's page lists are in guest memory, so they may change unnoticed.
+    /// The E810's page lists are in guest memory, so they can change without the device noticing.
     #[test]
     fn guest_page_table_is_not_cached() {
         let (keys, dma) = (table([region()]), memory());

@@ -27,7 +27,7 @@ use super::{KeyRange, PageTable};
 use crate::memory::keys::{KeyTable, ListCursor};
 use crate::memory::region::{EntryLen, MemoryRegion, Origin, Translation};
 
-/// Number of pages in a list of a two-level page table.
+/// Number of pages in one list of a two-level page table.
 const LIST_LEN: u64 = 512;
 
 /// Maximum number of lists between a key and its bytes. ConnectX drivers use one list, or two for a window or a
@@ -98,7 +98,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
     /// Locates the byte at `offset` of a region.
     ///
     /// # Errors
-    /// Fails if the page or list entry does not exist, or if a check of a key in a list fails.
+    /// Fails if the page or list entry does not exist, or if a key in a list fails a check.
     pub(super) fn locate(&mut self, region: &MemoryRegion, offset: u64) -> Result<Located, AccessError> {
         let keys = self.keys;
         let (mut region, mut offset) = (region, offset);
@@ -229,7 +229,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
         let first_entry = list.first_entry.checked_add(1).ok_or(AccessError::Unmapped)?;
         let ranges = List { count: pattern.ranges.min(list.count.saturating_sub(1)), first_entry };
         let mut found = self.search(level, region, ranges, within)?;
-        // The header can state fewer bytes than its ranges have. A repetition then ends inside a range.
+        // The header can specify fewer bytes than the ranges contain. A repetition then ends inside a range.
         found.len = found.len.min(found.within.saturating_add(pattern.len - within));
         if let Some((_, va)) = &mut found.entry.target {
             let distance = repetition.checked_mul(found.entry.stride);
@@ -247,7 +247,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
         Ok(())
     }
 
-    /// Reads an entry of a list. Returns `None` beyond the end of the list.
+    /// Reads a list entry. Returns `None` past the end of the list.
     fn entry(&mut self, list: List, index: u64) -> Result<Option<KeyRange>, AccessError> {
         if index >= list.count.into() {
             return Ok(None);

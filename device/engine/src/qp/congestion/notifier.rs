@@ -1,4 +1,4 @@
-//! Congestion notification: the notification point (NP) of DCQCN.
+//! The notification point (NP) of DCQCN, which sends congestion notifications.
 
 use std::time::Duration;
 

@@ -44,7 +44,7 @@ impl Window {
     }
 
     /// Allows the next loss to shrink the window even within the same round trip. A timeout shows that the earlier
-    /// reduction did not suffice.
+    /// reduction was not enough.
     pub(crate) fn on_timeout(&mut self) {
         self.recovering = 0;
     }

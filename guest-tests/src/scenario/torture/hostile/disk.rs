@@ -11,7 +11,7 @@ use crate::limits::Limit;
 /// Length of the file. None of its blocks are allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in the mount namespace of a helper process. It exists as long as that process.
+/// A full tmpfs in the mount namespace of a helper process. It exists for as long as that process runs.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,

@@ -1,4 +1,4 @@
-//! vfio-user messages of a client that violates the protocol in ways that a library would prevent.
+//! vfio-user messages from a client that violates the protocol in ways that a library would prevent.
 
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
