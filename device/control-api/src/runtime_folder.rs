@@ -64,8 +64,9 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
 
 /// Creates a directory if it does not exist. Only this user can access the new directory.
 ///
-/// # Errors Fails if the directory cannot be created. Also fails if `folder` exists but is not a directory (for
-/// example, a symbolic link), has a different owner, or is writable by others.
+/// # Errors
+/// Fails if the directory cannot be created. Also fails if `folder` exists but is not a directory (for example, a
+/// symbolic link), has a different owner, or is writable by others.
 pub fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

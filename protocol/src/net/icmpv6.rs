@@ -123,7 +123,8 @@ impl<'a> Icmpv6<'a> {
 
 /// Appends the complete echo reply frame. `ip` is the IP header of the reply, and `data` comes from the request.
 ///
-/// # Errors [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram, in which case nothing is appended.
+/// # Errors
+/// [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram, in which case nothing is appended.
 pub fn emit_echo_reply(
     dst: MacAddr,
     src: MacAddr,

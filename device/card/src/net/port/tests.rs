@@ -503,8 +503,7 @@ fn solicitation() -> Vec<u8> {
 }
 
 /// Returns a solicitation that is sent to the requested address itself and lacks the sender's MAC address, built with
-/// scapy
-/// 2.8.0.
+/// scapy 2.8.0.
 fn unicast_solicitation() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
