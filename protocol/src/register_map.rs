@@ -28,14 +28,14 @@ use std::fmt;
 pub struct Row<R> {
     /// Offset of the first register.
     pub base: u32,
-    /// Number of elements and stride in bytes of the outer and the inner dimension. A missing dimension has 1 element
-    /// and stride 0.
+    /// Element count and stride in bytes of the outer and inner dimensions. A missing dimension has 1 element and a
+    /// stride of 0.
     pub dimensions: [(u16, u32); 2],
     /// Width of a register in bytes: 4 or 8.
     pub width: u32,
     /// Name of the row in the interface specification.
     pub name: &'static str,
-    /// Creates the register from the outer and the inner index. The index of a missing dimension is ignored.
+    /// Creates the register from its outer and inner indices. The index of a missing dimension is ignored.
     pub make: fn(u16, u16) -> R,
 }
 
@@ -99,7 +99,7 @@ pub fn find<R>(rows: &[Row<R>], offset: u64) -> Option<(R, u32)> {
     row.register(offset - row.base)
 }
 
-/// Defines the registers of a BAR from their table; see [the module](mod@crate::register_map).
+/// Defines the registers of a BAR in a table; see [the module](mod@crate::register_map).
 #[macro_export]
 macro_rules! register_map {
     (

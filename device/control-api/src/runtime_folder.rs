@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// The default if the user has no runtime directory.
+/// Directory used if the user has no runtime directory.
 const SYSTEM_DIRECTORY: &str = "/run/hcad";
 
 /// Returns the directory for this process's sockets: the one created by the service manager, or else [`shared`].
@@ -17,14 +17,14 @@ pub fn own() -> PathBuf {
     first(&given).map_or_else(shared, PathBuf::from)
 }
 
-/// Returns the first of the directories that the service manager has created.
+/// Returns the first directory in the list from the service manager.
 fn first(given: &str) -> Option<&str> {
     // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
     given.split(':').next().filter(|first| first.starts_with('/'))
 }
 
-/// Returns the directory where the programs of a user find each other's sockets: `$XDG_RUNTIME_DIR/hcad`, or
-/// `/run/hcad` if `$XDG_RUNTIME_DIR` is not an absolute path.
+/// Returns the directory where a user's programs find each other's sockets: `$XDG_RUNTIME_DIR/hcad`, or `/run/hcad` if
+/// `$XDG_RUNTIME_DIR` is not an absolute path.
 pub fn shared() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
@@ -42,8 +42,8 @@ pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
 
-/// Returns the default directory of the ring fabric. It is below [`own`], because a service cannot write to the
-/// directory of another service.
+/// Returns the default directory of the ring fabric. It is below [`own`], because a service cannot write to another
+/// service's directory.
 pub fn ring() -> PathBuf {
     own().join("ring")
 }
@@ -66,7 +66,7 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails if the directory cannot be created. Also fails if `folder` exists but is not a directory (for example, a
-/// link), has a different owner, or is writable by others.
+/// symbolic link), has a different owner, or is writable by others.
 pub fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_directory_of_service_manager_is_used() {
+    fn first_runtime_directory_is_used() {
         assert_eq!(first("/run/hcad/a:/run/hcad/b"), Some("/run/hcad/a"));
         assert_eq!(first("/run/hcad/a"), Some("/run/hcad/a"));
         assert_eq!((first(""), first("a:/b")), (None, None));

@@ -53,7 +53,7 @@ fn invalidate(wr_id: u64, key: u32) -> SendRequest {
     local(wr_id, KeyOp::Invalidate(Lkey::new(key)))
 }
 
-/// Returns a fast registration of the whole region.
+/// Returns a fast-registration request for the whole region.
 fn fast_register(wr_id: u64, key: u32) -> SendRequest {
     let op = FastRegister {
         key: Lkey::new(key),
@@ -105,7 +105,8 @@ fn received(completion: &Completion) -> RecvDone {
     }
 }
 
-/// IBTA volume 1, section 9.4.1.1: only the last packet carries the key. The key is invalid when the receive completes.
+/// IBTA volume 1, section 9.4.1.1: only the last packet carries the key. The key is already invalid when the receive
+/// completes.
 #[test]
 fn send_invalidate_takes_effect_at_last_packet() {
     let mut pair = registered();
@@ -144,7 +145,7 @@ fn duplicate_send_invalidate_is_not_executed() {
     let mut pair = registered();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.post(A, send_invalidate(1, FAST, 10));
-    // The ACK is lost. Meanwhile, the key has become valid again for another use.
+    // The ACK is lost. Meanwhile, the key has been registered again for another use.
     pair.lose(B, 0);
     pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
     pair.advance(TIMEOUT);
@@ -153,7 +154,7 @@ fn duplicate_send_invalidate_is_not_executed() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the duplicate must not invalidate the key");
 }
 
-/// The data of the SEND has been written, but peers may not invalidate the key.
+/// The SEND's data has been written, but peers may not invalidate the key.
 #[test]
 fn send_with_invalidate_of_forbidden_key_fails_both_sides() {
     for (bad, reason) in
@@ -172,7 +173,7 @@ fn send_with_invalidate_of_forbidden_key_fails_both_sides() {
 }
 
 #[test]
-fn rejects_window_of_another_qp() {
+fn rejects_window_bound_to_another_qp() {
     let mut pair = pair();
     let foreign = Mapping { qpn: Some(protocol::ids::Qpn::new(0x99)), ..mapping() };
     pair.b.host.keys.extend([key(WINDOW, KeyKind::Window(WindowKind::Type2B), Some(foreign))]);
@@ -427,7 +428,7 @@ fn owner_flush_completes_only_the_failed_receive() {
 
 /// The rejected WRITE has consumed no receive request, so only an event reports the error.
 #[test]
-fn owner_flush_responder_error_raises_event_without_cqe() {
+fn responder_error_with_owner_flush_raises_event_without_cqe() {
     let mut pair = owner();
     pair.post_recv(B, 7, 0x8000, 100);
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };
@@ -440,7 +441,7 @@ fn owner_flush_responder_error_raises_event_without_cqe() {
 }
 
 #[test]
-fn owner_flush_move_to_err_completes_nothing() {
+fn move_to_err_with_owner_flush_completes_nothing() {
     let mut pair = owner();
     pair.post_recv(A, 11, 0x8000, 10);
     pair.post(A, write(1, 0x8000, 10));

@@ -118,7 +118,7 @@ fn reth(dma_len: u32) -> Ext {
 const NAK: &str = "B Acknowledge 0x100 InvalidRequest msn0";
 
 #[test]
-fn message_consumes_receive_of_named_srq() {
+fn message_consumes_receive_from_named_srq() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 10);
     post_recv(&mut pair, SECOND_SRQ, 2, 0x9000, 600);
@@ -184,7 +184,7 @@ fn srq_is_shared_by_targets() {
 }
 
 #[test]
-fn write_with_immediate_consumes_receive_of_named_srq() {
+fn write_with_immediate_consumes_receive_from_named_srq() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0, 0);
     post_recv(&mut pair, SECOND_SRQ, 2, 0, 0);
@@ -202,7 +202,7 @@ fn write_with_immediate_consumes_receive_of_named_srq() {
 }
 
 #[test]
-fn xrc_read_uses_protection_domain_of_srq() {
+fn xrc_read_uses_srq_protection_domain() {
     let mut pair = xrc();
     pair.post(A, to(SRQ, read(1, 0x8000, 1000)));
     pair.flow();
@@ -215,7 +215,7 @@ fn retransmitted_xrc_atomic_executes_once() {
     let mut pair = xrc();
     pair.b.host.bytes(KEY)[0x8000..0x8008].copy_from_slice(&5u64.to_le_bytes());
     pair.post(A, to(SRQ, fetch_add(1, 0x8000, 2)));
-    // The response is lost, so the request is repeated.
+    // The response is lost, so the request is retransmitted.
     pair.lose(B, 0);
     pair.advance(TIMEOUT);
     pair.flow();
@@ -228,7 +228,7 @@ fn retransmitted_xrc_atomic_executes_once() {
 }
 
 #[test]
-fn send_invalidate_uses_protection_domain_of_srq() {
+fn send_invalidate_uses_srq_protection_domain() {
     const FAST: u32 = 0x5500;
     let mut pair = xrc();
     let mapping = Mapping {
@@ -251,7 +251,7 @@ fn send_invalidate_uses_protection_domain_of_srq() {
 
 /// All accesses use the protection domain of the SRQ, not that of the target.
 #[test]
-fn keys_are_checked_against_protection_domain_of_srq() {
+fn keys_are_checked_against_srq_protection_domain() {
     for request in
         [write(1, 0x8000, 10), write_imm(1, 0x8000, 10), read(1, 0x8000, 10), fetch_add(1, 0x8000, 1)]
     {
@@ -266,7 +266,7 @@ fn keys_are_checked_against_protection_domain_of_srq() {
 }
 
 #[test]
-fn receive_buffers_are_checked_against_protection_domain_of_srq() {
+fn receive_buffers_are_checked_against_srq_protection_domain() {
     let mut pair = xrc();
     post_recv(&mut pair, OTHER_PD, 1, 0x8000, 10);
     pair.post(A, to(OTHER_PD, send(1, 10)));
@@ -307,12 +307,12 @@ fn xrceth_naming_ordinary_srq_is_invalid() {
 }
 
 #[test]
-fn srq_of_other_xrc_domain_is_xrc_domain_violation() {
+fn srq_in_other_xrc_domain_causes_domain_violation() {
     refused_everywhere(OTHER_DOMAIN, AsyncEvent::XrcDomainViolation(OTHER_DOMAIN));
 }
 
 #[test]
-fn send_whose_packets_name_different_srqs_is_rejected() {
+fn srq_change_within_send_is_rejected() {
     for (operation, len) in [(O::SendMiddle, 256), (O::SendLast, 10)] {
         let mut pair = xrc();
         post_recv(&mut pair, SRQ, 1, 0x8000, 600);
@@ -539,7 +539,7 @@ fn target_flushes_fetched_receive_then_reports_last_wqe() {
 }
 
 #[test]
-fn overlong_message_fails_receive_request_of_named_srq() {
+fn overlong_message_fails_receive_from_named_srq() {
     let mut pair = xrc();
     post_recv(&mut pair, SECOND_SRQ, 1, 0x8000, 299);
     pair.post(A, to(SECOND_SRQ, send(1, 300)));
@@ -677,7 +677,7 @@ fn xrc_packets_are_counted_under_xrc_opcodes() {
     assert_eq!(pair.b.engine.stats().received_ip.v4.octets, bytes);
 }
 
-/// Initiators and targets respond to marked packets as RC QPs do (IBTA annex A17).
+/// Initiators and targets respond to congestion marks as RC QPs do (IBTA annex A17).
 #[test]
 fn both_xrc_roles_send_congestion_notifications() {
     let mut pair = xrc();
@@ -692,7 +692,7 @@ fn both_xrc_roles_send_congestion_notifications() {
 }
 
 #[test]
-fn wrong_lkey_is_local_protection_error_at_initiator() {
+fn wrong_lkey_causes_local_protection_error_at_initiator() {
     let mut pair = xrc();
     let bad = Sge { lkey: Lkey::new(0xdead), ..sge(0, 10) };
     pair.post(A, to(SRQ, request(1, SendOp::Send { imm: None }, &[bad])));

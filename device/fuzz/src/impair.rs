@@ -1,6 +1,6 @@
 //! Fuzzes impairment rules and frames. A frame is identified by its direction and length, which no rule changes. Each
-//! frame must be output as often as the matching rules determine, or less often if too many frames are held back. No
-//! other frame may be output.
+//! frame must be output exactly as often as the matching rules specify, or less often if too many frames are held back.
+//! No other frame may be output.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -31,9 +31,9 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
 /// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// Number of times that the frame must be output.
+    /// Number of times the frame must be output.
     due: u64,
-    /// Number of times that the frame has been output.
+    /// Number of times the frame has been output.
     out: u64,
     /// Whether some of the frames may have been lost.
     lost: bool,
@@ -171,7 +171,7 @@ impl Bench {
         known.due += due;
         match verdict {
             Verdict::Pass => {
-                assert!(hit.is_empty(), "a frame that a rule hits must not be passed");
+                assert!(hit.is_empty(), "a frame hit by a rule must not pass unmodified");
                 self.came_out(direction, frame);
             }
             Verdict::Modified { note, frames } => {
@@ -216,7 +216,7 @@ impl Bench {
         let known = self.known.get_mut(&(direction == Direction::Tx, frame.len()));
         let known = known.expect("only frames that were sent may be output");
         known.out += 1;
-        assert!(known.out <= known.due, "the frame of {} bytes was output {} times", frame.len(), known.out);
+        assert!(known.out <= known.due, "the {}-byte frame was output {} times", frame.len(), known.out);
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
@@ -236,7 +236,7 @@ impl Bench {
         for ((_, len), known) in &self.known {
             assert!(
                 known.lost || known.out == known.due,
-                "the frame of {len} bytes was output {} times instead of {}",
+                "the {len}-byte frame was output {} times instead of {}",
                 known.out,
                 known.due
             );

@@ -110,7 +110,7 @@ impl<F: Frontend> Machine<F> {
             4 => {
                 let at = u64::from(input.word()) % MEMORY;
                 let data = input.bytes(64);
-                // If the memory is missing or unmapped, nothing is overwritten.
+                // If the address is not mapped, this has no effect.
                 self.poke(at, data);
             }
             8 | 9 => {

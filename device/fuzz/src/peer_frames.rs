@@ -8,7 +8,7 @@ use protocol::roce::{Aeth, Bth, Encap, Ext, FrameWriter, IpAddrs, NakCode, Opcod
 use super::input::Input;
 use super::machine::{Aim, PSN};
 
-/// Returns the headers of a frame to this port, from the peer or from the port itself.
+/// Returns the headers of a frame addressed to this port and sent by the peer or by the port itself.
 fn headers(aim: &Aim, own: bool) -> Encap {
     let [to, peer] = aim.ends;
     let from = if own { to } else { peer };
@@ -25,7 +25,7 @@ fn headers(aim: &Aim, own: bool) -> Encap {
     }
 }
 
-/// Returns a frame to this port with a correct ICRC, from the peer or from the port itself.
+/// Returns a frame with a correct ICRC, addressed to this port and sent by the peer or by the port itself.
 pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     let opcode = match input.byte() {
         // Defined RC opcodes.
@@ -82,7 +82,7 @@ pub(crate) fn response(aim: &Aim, sent: Psn, input: &mut Input<'_>) -> Vec<u8> {
         _ => Syndrome::from_byte(input.byte()),
     };
     let aeth = Aeth { syndrome, msn: Msn::new(input.byte().into()) };
-    // Opcodes of READ responses, ACK and atomic ACK.
+    // Opcodes of READ responses, ACKs and atomic ACKs.
     let opcode = Opcode::from_byte([0x11, 0x0d, 0x0e, 0x0f, 0x10, 0x12, 0x11, 0x10][usize::from(choice % 8)]);
     let ext = match opcode.to_byte() {
         0x0e => Ext::None,

@@ -16,8 +16,8 @@ use twox_hash::XxHash3_64;
 /// Maximum number of steps in one run.
 const STEPS: u64 = 512;
 
-/// Runs one input. The first byte selects either a device, to which the remaining bytes are replayed as entries of a
-/// record, or the parser for complete record files.
+/// Runs one input. The first byte selects a device or the parser for complete record files. A device replays the
+/// remaining bytes as the entries of a record.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let Some(interface) = interfaces::ALL.get(usize::from(*first) % (interfaces::ALL.len() + 1)) else {

@@ -9,7 +9,8 @@ use card::telemetry::reason::IgnoreReason;
 pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
 impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
-    /// Creates zeroed halves for `pages` UAR pages. Their number is bounded, because the BAR is at most 16 MiB long.
+    /// Creates zeroed halves for `pages` UAR pages. The number of pages is bounded, because the BAR is at most 16 MiB
+    /// long.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }
@@ -29,8 +30,8 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
     }
 
     /// Handles a store to a register. If `second` is set, the store starts at the second half of the register. Returns
-    /// the doorbell once it is complete. An 8-byte store does not change the stored first half, because another CPU may
-    /// have written the first half of a doorbell but not yet the second.
+    /// the doorbell if the store completes it. An 8-byte store does not change the stored first half, because another
+    /// CPU may have written the first half of a doorbell but not yet the second.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_wrong_width_or_offset_are_ignored() {
+    fn stores_with_wrong_width_or_offset_are_ignored() {
         let mut doorbells = doorbells();
         for (offset, len, reason) in [
             (0x18, 4, NO_REGISTER),

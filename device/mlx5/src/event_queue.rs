@@ -173,7 +173,7 @@ mod tests {
         let dma = guest_memory(0, 1);
         let mut queue = queue(4);
         assert_eq!(queue.push(&EVENT, &dma), Ok(None), "the queue is not armed yet");
-        assert_eq!(queue.arm(0), Some(3), "arming with an unread entry interrupts");
+        assert_eq!(queue.arm(0), Some(3), "arming with an unread entry raises an interrupt");
         assert_eq!(queue.push(&EVENT, &dma), Ok(None));
         assert_eq!(queue.arm(2), None);
         assert_eq!(queue.push(&EVENT, &dma), Ok(Some(3)));

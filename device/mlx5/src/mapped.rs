@@ -2,15 +2,15 @@
 //!
 //! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may
 //! have overwritten it by then. A word therefore shows only that software has used the page. The device polls the
-//! doorbell records of all queues of the page that share the word, starting with the queue that the word names. It acts
+//! doorbell records of all queues in the page that share the word, starting with the queue that the word names. It acts
 //! only on the records. The contents of BlueFlame registers are not needed either, because the WQE is in the queue too.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device takes the word with acquire ordering
 //!   before it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that the
-//!   device reads too early belongs to a doorbell that is not stored yet, so a later poll finds that doorbell.
-//! - A doorbell that overwrites an earlier one was stored after the record of the earlier one was written. The device
-//!   polls that record too, because it polls all queues that share the word.
+//!   device reads too early belongs to a doorbell that has not been stored yet, so a later poll finds that doorbell.
+//! - A doorbell that overwrites an earlier one was stored after the earlier one's record was written. The device polls
+//!   that record too, because it polls all queues that share the word.
 //! - A send counter announces requests if it differs from the counter that the device read last. Neither counter
 //!   depends on how many doorbells the device has missed.
 //! - An arm request acts as a level, not as an edge. It raises an event at once if the CQ has a matching entry at or
@@ -38,7 +38,7 @@ use super::resources::Resources;
 use super::strict;
 use super::work_queue::Advance;
 
-/// Doorbells of a mapped page that share a set of queues.
+/// Doorbells in a mapped page that share a set of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Word {
     /// The register that arms CQs.

@@ -40,7 +40,7 @@ impl Queues for Resources {
         let memory = DeviceMemory { layout, regions, dma: cx.dma };
         let mut shared = None;
         let fetch = if qp.qpc.responder.srq() {
-            // The SRQ is missing only if software has destroyed it while QPs still use it.
+            // The SRQ is missing only if software destroyed it while QPs were still using it.
             let Some(srq) = srqs.get_mut(layout.srqc.index(qp.qpc.srqn.get())) else {
                 return Fetch::Broken;
             };

@@ -1,16 +1,16 @@
 //! Doorbell coalescing: decides whether to let messages accumulate instead of waking up for each message.
 //!
-//! When CPUs are scarce, this thread rarely busy-polls, so almost every doorbell wakes it. The thread preempts the
+//! When CPUs are scarce, the worker thread rarely busy-polls, so almost every doorbell wakes it. It preempts the
 //! virtual CPU that rang the doorbell, handles one message and blocks again. That costs two context switches per
 //! message, although a driver that does not wait for completions would have rung the next doorbell in the meantime. The
 //! thread can instead sleep for a fixed time and then handle all messages that have accumulated, as a NIC does when it
 //! coalesces interrupts.
 //!
-//! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
-//! a short sleep, one message. A trial therefore decides. After many short sleeps with few messages each, the thread
-//! coalesces a few times. It ends the trial early if almost nothing accumulates, and otherwise compares the message
-//! rates. If coalescing is not faster, the next trial is delayed, twice as long each time. If it is faster, the rates
-//! are compared again every second, because the load may change.
+//! Coalescing would only slow down a request-response load, but the thread cannot distinguish such a load from one that
+//! benefits: both consist of single messages with short sleeps in between. It therefore runs a trial. After many short
+//! sleeps with few messages each, the thread coalesces a few times. It ends the trial early if almost nothing
+//! accumulates, and otherwise compares the message rates. If coalescing is not faster, the next trial is delayed, twice
+//! as long each time. If it is faster, the rates are compared again every second, because the load may change.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// A thread that handles more messages than this per wake-up, on average, needs no coalescing.
 const FEW_MESSAGES: u64 = 8;
 
-/// If more time than this passes between the starts of two sleeps, the measured load is considered over.
+/// If more time than this passes between the starts of two sleeps, the measured load is considered to have ended.
 const IDLE: Duration = Duration::from_millis(20);
 
 /// Number of sleeps in a trial.
@@ -54,7 +54,7 @@ pub(super) struct Coalescing {
     since: Instant,
     /// Number of sleeps since the start of the phase.
     sleeps: u32,
-    /// Number of messages before the start of the phase.
+    /// Number of messages handled before the start of the phase.
     done: u64,
     last_sleep: Instant,
     next_trial: Instant,
@@ -88,7 +88,7 @@ impl Coalescing {
         }
     }
 
-    /// Returns how long to sleep without being woken, or `None` to block as usual. Call this each time before the
+    /// Returns how long to sleep without being woken, or `None` to block as usual. Must be called each time before the
     /// thread blocks. `done` is the total number of messages so far, which restarts at zero when the device is
     /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
@@ -104,10 +104,10 @@ impl Coalescing {
         let accumulated = done.saturating_sub(self.done);
         match self.phase {
             Phase::Plain if self.sleeps >= PLAIN_SLEEPS => {
-                let is_often = now.saturating_since(self.since) <= SHORT_SLEEP * self.sleeps;
-                let is_for_few = accumulated <= FEW_MESSAGES * u64::from(self.sleeps);
+                let is_frequent = now.saturating_since(self.since) <= SHORT_SLEEP * self.sleeps;
+                let handles_few = accumulated <= FEW_MESSAGES * u64::from(self.sleeps);
                 let per_second = self.per_second(now, done);
-                let tries = is_often && is_for_few && now >= self.next_trial;
+                let tries = is_frequent && handles_few && now >= self.next_trial;
                 self.begin(if tries { Phase::Trial { per_second } } else { Phase::Plain }, now, done);
             }
             Phase::Trial { .. }
@@ -146,7 +146,7 @@ impl Coalescing {
         self.begin(Phase::Plain, now, done);
     }
 
-    /// Returns the message rate of this phase, per second.
+    /// Returns the message rate in this phase, in messages per second.
     fn per_second(&self, now: Instant, done: u64) -> u64 {
         let nanos = u64::try_from(now.saturating_since(self.since).as_nanos()).unwrap_or(u64::MAX);
         done.saturating_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)

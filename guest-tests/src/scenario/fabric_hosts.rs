@@ -95,7 +95,7 @@ async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16)
     Host::stop_all(hosts).await
 }
 
-/// Tests HCAs that send to each other's addresses in WireGuard's network.
+/// Tests HCAs that send to each other's addresses on the WireGuard network.
 async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path_mtu: u16) -> Result<()> {
     let mut hosts = Host::start_all(lab, run, site, |spec| {
         spec.name = format!("wireguard{path_mtu}-{}", spec.id);
@@ -151,7 +151,7 @@ impl Host {
     }
 }
 
-/// Makes every pair of hosts exchange all messages in both directions.
+/// Has every pair of hosts exchange all messages in both directions.
 async fn talk(hosts: &mut [Host], path_mtu: u16) -> Result<()> {
     let mut seed = u64::from(path_mtu) << 40;
     for first in 0..hosts.len() {

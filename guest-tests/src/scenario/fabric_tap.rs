@@ -1,4 +1,4 @@
-//! HCAs on tap interfaces. They communicate with each other and the host over a bridge, and across a VXLAN.
+//! HCAs on tap interfaces. They communicate with each other and with the host over a bridge and across a VXLAN.
 //!
 //! All interfaces are in network namespaces that this scenario creates. The host's own network is not changed.
 //!
@@ -23,7 +23,7 @@ use agent::wire::Service;
 
 /// MTU of all tap interfaces. It leaves room for a path MTU of 4096 and the packet headers.
 const MTU: &str = "4200";
-/// MTU of the network below the VXLAN. It also leaves room for the VXLAN headers.
+/// MTU of the network under the VXLAN. It also leaves room for the VXLAN headers.
 const OUTER_MTU: &str = "4300";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -141,7 +141,7 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each HCA answers all pings from a namespace. The namespace's kernel must first resolve the HCA's MAC
+/// Checks that each HCA replies to all pings from a namespace. The namespace's kernel must first resolve the HCA's MAC
 /// address.
 async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
     for host in hosts {

@@ -36,7 +36,7 @@ const KILLS: [Victim; 6] =
 const DISTANCE: usize = 5;
 /// Minimum duration of the traffic.
 const LENGTH: Duration = Duration::from_secs(60);
-/// Time limit for the traffic on a slow host.
+/// Extra time allowed for the traffic on a slow host.
 const MARGIN: Duration = Duration::from_secs(20 * 60);
 /// Time limit for sixteen emulated guests to boot in waves.
 const UP: Duration = Duration::from_secs(15 * 60);

@@ -127,9 +127,9 @@ attribute! {
         subnet_timeout: u8 = 411, 5;
         /// Response time: 4.096 us * 2^n.
         resp_time: u8 = 419, 5;
-        /// Threshold of local physical errors.
+        /// Threshold for local physical errors.
         local_phy_errors: u8 = 424, 4;
-        /// Threshold of buffer overruns.
+        /// Threshold for buffer overruns.
         overrun_errors: u8 = 428, 4;
     }
 }
@@ -138,7 +138,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// The bytes are from the table in section 8.5 of the mthca interface.
+    /// The bytes come from the table in section 8.5 of the mthca interface.
     #[test]
     fn active_port_info_matches_published_bytes() {
         let mut bytes = [0; 64];

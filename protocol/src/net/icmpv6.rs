@@ -124,7 +124,7 @@ impl<'a> Icmpv6<'a> {
 /// Appends the complete echo reply frame. `ip` is the IP header of the reply, and `data` comes from the request.
 ///
 /// # Errors
-/// [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram. In this case, nothing is appended.
+/// [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram, in which case nothing is appended.
 pub fn emit_echo_reply(
     dst: MacAddr,
     src: MacAddr,
@@ -350,9 +350,9 @@ mod tests {
             refused(&ip, &message(&ip, [135, 0, 0, 0], B, &[1, 2, 0, 0, 0, 0, 0, 0])),
             "neighbour discovery option"
         );
-        let nobody = Ipv6 { src: Ipv6Addr::UNSPECIFIED, ..ip };
+        let unspecified = Ipv6 { src: Ipv6Addr::UNSPECIFIED, ..ip };
         assert_eq!(
-            refused(&nobody, &message(&nobody, [135, 0, 0, 0], B, &option(1, mac(1)))),
+            refused(&unspecified, &message(&unspecified, [135, 0, 0, 0], B, &option(1, mac(1)))),
             "source address option of an unspecified source"
         );
         let mut damaged = good;

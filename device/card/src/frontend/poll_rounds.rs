@@ -1,7 +1,7 @@
 //! Rounds of polling over queues that share a doorbell in a mapped page.
 //!
-//! The doorbell of one queue can overwrite that of another before the device finds it. The device therefore polls the
-//! doorbell records of all queues that share a doorbell, a limited number at a time. Such a pass over the queues is
+//! One queue's doorbell can overwrite another's before the device has found the earlier one. The device therefore polls
+//! the doorbell records of all queues that share a doorbell, a limited number at a time. Such a pass over the queues is
 //! called a round.
 
 use std::collections::btree_map::Entry;
@@ -20,8 +20,8 @@ pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`. They ensure that `active` contains each slot at most once. Otherwise, it could grow
-    /// during a long round if software repeatedly rang a doorbell with short rounds.
+    /// The slots in `active`. This set ensures that `active` contains each slot at most once. Otherwise, `active` could
+    /// grow during a long round if software repeatedly rang another doorbell whose rounds are short.
     queued: BTreeSet<S>,
 }
 

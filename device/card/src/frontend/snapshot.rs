@@ -67,7 +67,7 @@ pub struct QpRow {
 /// Activity of a queue pair since it left RESET.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpCounters {
-    /// Accepted doorbells of the send queue.
+    /// Accepted doorbells for the send queue.
     pub doorbells: u64,
     /// Work requests taken from the send queue.
     pub sends: u64,
@@ -77,7 +77,7 @@ pub struct QpCounters {
     pub sends_completed: u64,
     /// Receive requests that completed, successfully or not.
     pub receives_completed: u64,
-    /// Requests of either queue that failed or were flushed.
+    /// Requests in either queue that failed or were flushed.
     pub failed: u64,
 }
 
@@ -105,7 +105,7 @@ impl QpCounters {
 pub struct Peer {
     /// QPN of the peer.
     pub qpn: u32,
-    /// MAC, such as `02:00:00:00:00:02`.
+    /// MAC address, such as `02:00:00:00:00:02`.
     pub mac: String,
     pub ip: IpAddr,
 }

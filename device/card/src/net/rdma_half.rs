@@ -8,7 +8,7 @@ use protocol::net::ether::EtherFrame;
 use super::classify::{destination, is_valid_source};
 use crate::identity::Identity;
 
-/// An address of the RDMA half, as in an entry of a GID table.
+/// An address of the RDMA half, as in a GID table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceAddress {
     pub mac: MacAddr,
@@ -22,8 +22,8 @@ pub(super) enum RdmaHalf {
     /// The guest's kernel receives all RoCE packets.
     #[default]
     Disabled,
-    /// The engine receives RoCE packets to the port's MAC, because the driver does not report the guest's IP addresses
-    /// and VLANs. Each QP checks those of its connection.
+    /// The engine receives RoCE packets to the port's MAC address, because the driver does not report the guest's IP
+    /// addresses and VLANs. Each QP checks the IP addresses and the VLAN of its own connection.
     OfMac,
     /// The engine receives RoCE packets to one of these addresses. The front-end bounds their number.
     OfAddresses(Vec<RoceAddress>),
@@ -57,7 +57,7 @@ impl RdmaHalf {
         }
     }
 
-    /// Returns whether an address of the RDMA half has this MAC.
+    /// Returns whether an address of the RDMA half has this MAC address.
     pub(super) fn has_mac(&self, mac: MacAddr) -> bool {
         match self {
             Self::Disabled | Self::OfMac => false,

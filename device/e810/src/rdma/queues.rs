@@ -92,7 +92,7 @@ pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     host::notify_send(rdma, cx, qpn);
 }
 
-/// Handles an arm doorbell of a completion queue.
+/// Handles an arm doorbell for a completion queue.
 pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let Rdma { queues, events, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
@@ -241,7 +241,7 @@ const FLUSHED: u16 = 1;
 ///
 /// Software flushes a QP again only if software itself moved the QP to the error state (section 14.2). If the device
 /// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
-/// 10.3.1.8. The device polls both queues instead of waiting for doorbells, because receive queues have none.
+/// 10.3.1.8. The device polls both queues instead of waiting for doorbells, because receive queues have no doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);

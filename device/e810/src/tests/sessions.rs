@@ -1,4 +1,5 @@
-//! Replays recorded sessions of stock drivers. The response to each command must match the recorded response.
+//! Replays sessions that were recorded with stock drivers. The response to each command must match the recorded
+//! response.
 //!
 //! Each line of a session is either a function reset or a command. A command has these fields: opcode, flags, buffer
 //! length and parameters of the request; return value, length and parameters of the response; the request buffer
@@ -75,7 +76,7 @@ struct NumberMap {
 const PRUNE_LIST: u8 = 4;
 
 impl NumberMap {
-    /// Replaces the recorded numbers in a command or an expected response with the numbers of this device.
+    /// Replaces the recorded numbers in a command or an expected response with this device's numbers.
     fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
         match opcode {
             Some(Opcode::FreeResources) => {
@@ -106,7 +107,7 @@ impl NumberMap {
         }
     }
 
-    /// Records the numbers that this device has assigned in `reply`.
+    /// Records the numbers that this device assigned in `reply`.
     fn learn(&mut self, opcode: Option<Opcode>, recorded: &[u8], reply: &[u8]) {
         match opcode {
             Some(Opcode::AllocateResources) => {

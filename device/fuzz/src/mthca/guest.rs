@@ -22,13 +22,13 @@ use protocol::roce::Imm;
 
 use super::super::machine::{Aim, LIDS, Machine};
 
-/// Memory mapped to ICM: the bus address of the doorbell records, and the ICM and bus addresses of the MTT. Each has
-/// one page.
+/// Memory mapped to ICM: the bus address of the doorbell records, and the ICM and bus addresses of the MTT. Each
+/// occupies one page.
 const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;
 
-/// Bus addresses of the buffers, one page each except for the data. All QPs share the memory of their queues.
+/// Bus addresses of the buffers, one page each except for the data. All QPs use the same memory for their queues.
 pub(crate) const CQ: u64 = 0x2_0000;
 const SQ: u64 = 0x2_1000;
 const RQ: u64 = 0x2_2000;
@@ -221,8 +221,8 @@ fn management_wqe(len: u32, flags: u8) -> Vec<u8> {
     wqe
 }
 
-/// Returns contents for the start of the data region: the headers of a management datagram to QP0 or QP1 in software's
-/// format, followed by the MAD.
+/// Returns contents for the start of the data region: the headers of a management datagram to QP0 or QP1 in the format
+/// that software uses, followed by the MAD.
 pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     let [high, low] = dlid.to_be_bytes();
     let mut bytes = vec![0xf0, 2, high, low, 0, 72, 0, 0];

@@ -189,7 +189,7 @@ fn queue_begins(
     }
 }
 
-/// Reports a CQ that would overflow if all requests of its queues completed.
+/// Reports a CQ that would overflow if all requests in its queues completed.
 fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Findings) {
     let ctx = &resources.ctx;
     let this = ctx.qp_index(number);

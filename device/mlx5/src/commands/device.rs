@@ -59,7 +59,8 @@ pub(super) fn disable(
     Ok(nothing())
 }
 
-/// Rejects every function number except 0, which means the function itself. The device has no other functions.
+/// Rejects every function number except 0, which denotes the function that issued the command. The device has no other
+/// functions.
 fn check(arguments: &FunctionNumber) -> Result<(), Rejection> {
     match arguments.function {
         0 => Ok(()),

@@ -13,7 +13,7 @@ pub struct Delivery {
     pub tirn: Tirn,
     /// Tag of the flow table entry that forwards the frame to the TIR.
     pub tag: u32,
-    /// The frame, if the flow tables have changed its VLAN tags.
+    /// The modified frame, if the flow tables changed its VLAN tags.
     pub edited: Option<Vec<u8>>,
 }
 
@@ -24,7 +24,7 @@ pub type Deliveries = SmallVec<[Delivery; 1]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub is_up: bool,
-    /// Maximum length that the MTU of the port permits for a frame without its check sequence.
+    /// Maximum frame length that the port's MTU permits, excluding the frame check sequence.
     pub max_frame: usize,
 }
 

@@ -25,7 +25,7 @@ const ENTRY: u16 = 0x40;
 /// Number of reserved UAR pages at the start of BAR2.
 const RESERVED_UARS: u32 = 2;
 
-/// Returns the tables of contexts and of MPT entries, as placed by INIT_HCA.
+/// Returns the context tables and the MPT, as placed by INIT_HCA.
 pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     [
         ("QPC", init.qpc, QPC_LEN),
@@ -96,8 +96,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object that uses a matching doorbell record. `matches` is called with the UAR page and the
-/// index of a record.
+/// Returns the name of an object that uses a doorbell record for which `matches` returns true. The argument of
+/// `matches` is the record's UAR page and index.
 fn user_of(resources: &Resources, matches: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {

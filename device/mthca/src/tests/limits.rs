@@ -1,4 +1,4 @@
-//! Tests each limit from both sides: the largest permitted value works, and the next one is rejected with the right
+//! Tests each limit from both sides: the largest permitted value works, and the next one is rejected with the correct
 //! status and logged in one line (section 3.3.6). If the device does not enforce a limit, the next value works too.
 
 use card::frontend::testing::{exchange, logged, pattern};
@@ -24,7 +24,8 @@ const RTS2SQD: u32 = 0x01f;
 /// QP number that no other test object uses.
 const OTHER: u32 = 0x30;
 
-/// Asserts that a command is rejected with this status, and that the rejection logs a single line with the text `line`.
+/// Asserts that a command is rejected with this status, and that the rejection logs a single line, which contains
+/// `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));
@@ -32,7 +33,7 @@ fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status:
     assert!(text.contains(line), "{text}");
 }
 
-/// Parses limits as in a configuration file.
+/// Parses limits in the format of a configuration file.
 fn options(limits: &str) -> Options {
     Options { limits: serde_json::from_str(limits).unwrap(), ..Options::default() }
 }
@@ -76,7 +77,7 @@ fn cq_size_limit_is_enforced() {
 #[test]
 fn srq_size_limit_is_enforced() {
     let mut driver = initialised_with(r#"{"max_srq_wqes": 1024}"#);
-    // A ring needs one slot more than the number of requests, and the number of slots is rounded up to a power of two.
+    // A ring needs one more slot than there are requests, and the number of slots is rounded up to a power of two.
     driver.ok(0x035, &srq_context(0x50, [11, 2], 1, 0x1100, 2), 0x50);
     let next = srq_context(0x51, [12, 2], 1, 0x1100, 2);
     refused(&mut driver, 0x035, &next, 0x51, CmdStatus::ExceedLim, "SRQ");
@@ -90,7 +91,7 @@ fn eq_size_limit_is_enforced() {
     refused(&mut driver, 0x013, &next, 5, CmdStatus::ExceedLim, "log2 of the EQ size 0x15");
 }
 
-/// INIT_HCA determines the number of EQs, which the driver's profile sets to 32 and iPXE to 64.
+/// INIT_HCA determines the number of EQs. The driver's profile requests 32 EQs, and iPXE requests 64.
 #[test]
 fn eq_number_limit_is_enforced() {
     let context = eq_context(8, 0, 0x1100);
@@ -154,7 +155,7 @@ fn init_hca_enforces_table_size_limits() {
     }
 }
 
-/// The sizes of these tables come from module parameters of the driver (section 12, T17).
+/// The sizes of these tables come from the driver's module parameters (section 12, T17).
 #[test]
 fn reported_object_counts_are_not_enforced() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
@@ -165,7 +166,7 @@ fn reported_object_counts_are_not_enforced() {
     }
 }
 
-/// The test reduces the capacity of the device to a single object of each kind, since creating 2^17 objects takes
+/// The test reduces the device's capacity to a single object of each kind, because creating 2^17 objects takes several
 /// seconds.
 #[test]
 fn object_beyond_device_capacity_is_rejected() {
@@ -218,7 +219,7 @@ fn doorbell_exceeding_send_queue_is_ignored() {
     assert_eq!(user.hca.monitor().ignored_counts().collect::<Vec<_>>(), [("overflow", 1)]);
 }
 
-/// The driver rejects a depth above the reported limit. The device uses the depth in the context of each QP.
+/// The driver rejects a depth above the reported limit. The device uses the depth in each QP's context.
 #[test]
 fn reads_beyond_requester_depth_wait_for_responses() {
     for (log_depth, in_flight) in [(0, 1), (1, 2), (2, 4)] {
@@ -301,7 +302,7 @@ fn last_uar_page_accepts_doorbells() {
     user.store(Bar::Bar2, 255 * 0x1000 + 0x10, &doorbell);
     assert_eq!(user.settle().len(), 1);
 
-    // Page 256 is outside the BAR. The driver uses no such page, and strict mode reports a QP that does.
+    // Page 256 is outside the BAR. The driver never uses such a page, and strict mode reports a QP that does.
     assert_eq!(user.hca.region_len(Region::Bar(Bar::Bar2)), 256 * 0x1000);
     user.hca.set_strict(true);
     let next = Qpc { page: 256, ..driver::qpc(RC, OTHER, 2) };
@@ -370,7 +371,7 @@ fn reported_region_length_is_not_enforced() {
     refused(&mut driver, 0x00d, &region, 0x22, CmdStatus::ExceedLim, "memory region length");
 }
 
-/// A segment has 64 bytes. The device reads the MTT of a region at any mapped ICM address.
+/// An MTT segment has 64 bytes. The device reads a region's MTT entries at any mapped ICM address.
 #[test]
 fn reported_mtt_segment_count_is_not_enforced() {
     const END: u64 = MTT + (64 << 20);

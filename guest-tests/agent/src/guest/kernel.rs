@@ -1,4 +1,4 @@
-//! Interfaces of the guest's kernel: log, modules, crash kernel and shutdown.
+//! Interfaces to the guest's kernel: log, modules, crash kernel and shutdown.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ pub(crate) fn uptime() -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Returns the kernel messages of at least this severity, or all messages if `level` is `None`.
+/// Returns the kernel messages with at least this severity, or all messages if `level` is `None`.
 pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     let mut log = File::options()
         .read(true)
@@ -127,7 +127,7 @@ pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
     let kernel = copy_to_memory(&mut disk, step.kernel_len).context("cannot read the kernel")?;
     let initramfs = copy_to_memory(&mut disk, step.initramfs_len).context("cannot read the initramfs")?;
     let command_line = CString::new(step.command_line.as_str())?;
-    // SAFETY: the descriptors and the string outlive the call. The length includes the string's final zero byte.
+    // SAFETY: the descriptors and the string outlive the call. The length includes the string's terminating NUL.
     let result = unsafe {
         libc::syscall(
             libc::SYS_kexec_file_load,

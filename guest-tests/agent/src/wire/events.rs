@@ -64,7 +64,7 @@ pub struct ArmEq {
     pub eq: EqId,
 }
 
-/// Waits for events, and gives their entries back to the device.
+/// Waits for events, and returns their entries to the device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PollEq {
     pub eq: EqId,
@@ -135,7 +135,7 @@ pub enum Mask {
     Function,
     /// The mask bit in a vector's MSI-X table entry.
     Entry(u16),
-    /// The VMM's mask for a vector. It is available only behind a socket, where this program is the VMM.
+    /// The VMM's mask for a vector. Available only for a function behind a socket, where this program is the VMM.
     Vmm(u16),
 }
 

@@ -88,8 +88,8 @@ pub struct LoadedModules {
     pub present: Vec<String>,
 }
 
-/// Permanently replaces the guest's root. The new root is mounted read-only under a tmpfs overlay, and the drivers that
-/// it needs must be loaded.
+/// Permanently replaces the guest's root file system. The new root is mounted read-only under a tmpfs overlay, and the
+/// drivers that it needs must already be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {
@@ -131,7 +131,7 @@ pub struct Shell {
     pub command: Option<String>,
 }
 
-/// Shuts the guest down after sending the answer.
+/// Shuts the guest down after sending the response.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Shutdown {
     pub kind: ShutdownKind,

@@ -9,7 +9,7 @@ use super::DeviceSelector;
 #[serde(default)]
 pub struct OpenMlx5 {
     pub device: DeviceSelector,
-    /// Amount of memory for copies, in MiB. The value 0 selects 1.
+    /// Size of the copy buffer in MiB. The value 0 selects 1 MiB.
     pub data_mib: u32,
 }
 
@@ -19,16 +19,16 @@ pub struct Mlx5Info {
     /// Firmware version, as `mlx5_core` prints it.
     pub firmware: String,
     pub lid: u16,
-    /// Bus address of the memory for copies.
+    /// Bus address of the copy buffer.
     pub data_iova: u64,
-    /// Length of the memory for copies in bytes.
+    /// Length of the copy buffer in bytes.
     pub data_len: u64,
-    /// Number of pages that the device has requested.
+    /// Number of pages that the device requested.
     pub given_pages: u32,
 }
 
 /// Fills the source, copies it by RDMA WRITE, and checks the destination. After a failure, the queue pair is reset and
-/// connected again.
+/// reconnected.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CopyByWrite {
@@ -47,7 +47,7 @@ pub struct CopyByWrite {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mlx5Copied {
-    /// Syndrome of the error completion, or 0 if all requests have succeeded.
+    /// Syndrome of the error completion, or 0 if all requests succeeded.
     pub syndrome: u8,
     /// Offset of the first byte of the destination that differs from the source.
     pub first_difference: Option<u64>,
@@ -55,8 +55,8 @@ pub struct Mlx5Copied {
     pub interrupts: u64,
 }
 
-/// Writes `count` messages from one half of the memory for copies to the other half, and measures the time. Each batch
-/// has one doorbell and one completion, and up to two batches are outstanding.
+/// Writes `count` messages from one half of the copy buffer to the other half, and measures the time. Each batch has
+/// one doorbell and one completion, and up to two batches are outstanding.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamWrites {

@@ -22,7 +22,7 @@ use crate::run_dir::RunDir;
 const MAX_WAIT: Duration = Duration::from_secs(180);
 /// Time limit for a supervisor's guests to stop after the supervisor has exited.
 const END: Duration = Duration::from_secs(60);
-/// Interval between two polls of the process list.
+/// Interval between polls of the process list.
 const POLL: Duration = Duration::from_millis(50);
 
 /// A simulated user with its own testbed directory.
@@ -115,7 +115,7 @@ impl User {
             ["up" | "ci"] => {
                 command.args(&self.options);
             }
-            // The guests of `here` have this machine's root file system, so options for the lab's root do not apply.
+            // Guests started by `here` use this machine's root file system, so options for the lab's root do not apply.
             ["here"] => {
                 command.args(self.options.iter().filter(|option| !option.starts_with("--root")));
             }
@@ -170,7 +170,7 @@ impl User {
         Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// Waits until the testbed has at least two processes, including their children, and returns all of them.
+    /// Waits until the testbed has at least two processes, counting their children, and returns all of them.
     pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {

@@ -23,8 +23,8 @@ const COUNT: u32 = 5;
 const LOSSY_COUNT: u32 = 20;
 
 /// Shell functions that send echo requests and print the number of replies. Usage: SIZE COUNT [OPTION...] ADDRESS.
-/// After the first reply, `ping` waits only two round-trip times for the last one, which is too short for a busy guest.
-/// `echo_all` must count every reply, so it polls the kernel's counters for up to a minute.
+/// After the first reply, `ping` waits only two round-trip times for the remaining ones, which is too short for a busy
+/// guest. `echo_all` must count every reply, so it polls the kernel's counters for up to a minute.
 const FUNCTIONS: &str = r#"
 counted() { nstat -asz IcmpInEchoReps Icmp6InEchoReplies | awk '!/^#/ { n += $2 } END { print n + 0 }'; }
 send() { size=$1 count=$2; shift 2; ping -n -q -c $count -i 0.02 -W 5 -s $size "$@" 2>&1; }
@@ -101,9 +101,9 @@ pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<
     from.sh(&line).await.map(drop).context("the peer never replied")
 }
 
-/// Checks that all members of a group answer, each from its own address.
+/// Checks that all members of a group reply, each from its own address.
 pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -> Result<()> {
-    /// Maximum number of attempts. A busy guest may answer only after `ping` has ended.
+    /// Maximum number of attempts. A busy guest may reply only after `ping` has exited.
     const ROUNDS: u32 = 20;
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let device = from.device.clone();
@@ -165,7 +165,7 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
 }
 
 /// Returns the minimum number of replies to `count` requests on a link that loses 1% of the frames. At most one run in
-/// a million has fewer. The number of fragments is overestimated, because a fragment holds up to 1480 bytes.
+/// a million has fewer. The number of fragments is overestimated: a fragment actually holds up to 1480 bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {

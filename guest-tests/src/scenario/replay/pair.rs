@@ -1,4 +1,4 @@
-//! Two guests whose devices are recorded. Both use either `ib_mthca` or `irdma`.
+//! Two guests whose devices are recorded. Both guests use the same driver, `ib_mthca` or `irdma`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A pair of stock guests that exchange messages, and the disturbances of each guest.
+//! A pair of stock guests that exchange messages, and the disturbances that are applied to each guest.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,9 +27,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// QEMU is killed and started again at once.
+    /// QEMU is killed and immediately restarted.
     KillQemu,
-    /// The daemon is killed and restarted. QEMU does not reconnect to the new daemon, so the guest boots again.
+    /// The daemon is killed and restarted. QEMU does not reconnect to the new daemon, so the guest is rebooted.
     KillDaemon,
     StopQemu,
     StopDaemon,

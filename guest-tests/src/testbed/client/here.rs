@@ -98,8 +98,9 @@ fn current_folder() -> Result<PathBuf> {
 }
 
 impl Here {
-    /// Boots the guests, runs the command in them, and stops them. A single command has this program's input, output
-    /// and signals. The output of several commands is printed line by line, and the first failure ends all of them.
+    /// Boots the guests, runs the command in them, and stops them. A single command uses this program's input and
+    /// output and receives its signals. The output of several commands is printed line by line, and the first failure
+    /// ends all of them.
     ///
     /// # Errors
     /// The command could not be run.
@@ -150,7 +151,7 @@ fn current_user() -> Result<User> {
     })
 }
 
-/// Returns the command's environment. Variables that `host` does not have are not set.
+/// Returns the command's environment. Variables that are not set in `host` are omitted.
 fn environment(chosen: &[Variable], host: impl Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
     let inherited = INHERITED.iter().map(|&name| (name.to_owned(), host(name)));
     let chosen = chosen

@@ -1,7 +1,7 @@
 //! Registers of BAR0. Other offsets read as 0 and ignore writes.
 //!
 //! # Spec
-//! E810 interface, sections 2, 8.6, 8.7 and 9.1. The register names are from these sections.
+//! E810 interface, sections 2, 8.6, 8.7 and 9.1. The register names come from these sections.
 
 use crate::register_map;
 

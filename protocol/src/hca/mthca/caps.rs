@@ -79,7 +79,7 @@ impl Describe for QueryFw {
 pub struct DevLim {
     /// Largest number of WQEs in an SRQ.
     pub log_max_srq_wqes: u8,
-    /// Largest number of WQEs in a work queue of a QP.
+    /// Largest number of WQEs in a QP's work queue.
     pub log_max_wqes: u8,
     /// Number of reserved QPs, starting with QP 0.
     pub log_reserved_qps: u8,
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// The expected values are from the last column of section 3.3.1.
+    /// The expected values come from the last column of section 3.3.1.
     #[test]
     fn query_fw_matches_published_values() {
         check(
@@ -449,7 +449,7 @@ mod tests {
         );
     }
 
-    /// The expected values are from the last column of section 3.4.
+    /// The expected values come from the last column of section 3.4.
     #[test]
     fn query_dev_lim_matches_published_values() {
         check(

@@ -72,7 +72,7 @@ pub(super) enum Kind {
     Memory { len: RingLen, memfd: OwnedFd },
     /// The sender has no link to the receiver and requests one.
     Call,
-    /// Answers a call, and challenges the caller to prove that it owns the socket of its MAC.
+    /// Answers a call, and challenges the caller to prove that it owns the socket for its MAC address.
     Answer,
 }
 

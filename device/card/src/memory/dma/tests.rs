@@ -46,7 +46,7 @@ fn write_lands_at_file_offset() {
 }
 
 #[test]
-fn pages_of_one_file_merge() {
+fn contiguous_pages_of_one_file_merge() {
     let fd = memfd(512);
     let mut memory = GuestMemory::default();
     // Map even pages first, so that each odd page joins two neighbours.

@@ -57,7 +57,7 @@ fn pong() -> Vec<u8> {
     )
 }
 
-/// Passes frames to the port, asserts that none is a RoCE packet, and returns the answers.
+/// Passes frames to the port, asserts that none is a RoCE packet, and returns the replies.
 fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     let mut out = TxBatch::default();
     for frame in frames {
@@ -106,8 +106,8 @@ fn changed_address_ends_flow() {
     assert_eq!(port.stats().roce, 2);
 }
 
-/// A hub or bridge may reflect a multicast to its sender. A sender that is a member of the group would receive it
-/// twice.
+/// A hub or bridge may reflect a multicast frame to its sender. A sender that is a member of the group would receive
+/// the frame twice.
 #[test]
 fn reflected_frames_are_dropped_unless_looped_back() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
@@ -125,7 +125,7 @@ fn reflected_frames_are_dropped_unless_looped_back() {
 }
 
 #[test]
-fn management_shares_answer_rate_limit() {
+fn management_shares_reply_rate_limit() {
     let mut port = port();
     let pings: Vec<_> = std::iter::repeat_n(ping(), 60).collect();
     assert_eq!(answers(&mut port, &pings).len(), 60);
@@ -146,7 +146,7 @@ fn arp_requests_for_own_address_are_answered() {
 }
 
 #[test]
-fn arp_requests_for_others_are_ignored() {
+fn arp_requests_for_other_addresses_are_ignored() {
     let mut other = arp_request();
     other[41] = 3;
     assert_eq!(answers(&mut port(), &[other]), []);
@@ -203,14 +203,14 @@ fn pings_are_answered() {
 }
 
 #[test]
-fn ping_answer_omits_ethernet_padding() {
+fn ping_reply_omits_ethernet_padding() {
     let mut padded = ping();
     padded.resize(60, 0xee);
     assert_eq!(answers(&mut port(), &[padded]), [(mac(1), pong())]);
 }
 
 #[test]
-fn answer_queue_is_bounded() {
+fn reply_queue_is_bounded() {
     let (mut port, mut out) = (port(), TxBatch::default());
     for _ in 0..MAX_WAITING {
         out.push(&pong());
@@ -234,12 +234,12 @@ fn replies_to_one_sender_are_rate_limited() {
     }
 }
 
-/// An attacker that forges its source causes no more traffic than it sends, and no traffic to third parties.
+/// An attacker that forges its source address causes no more traffic than it sends, and no traffic to third parties.
 #[test]
-fn answers_do_not_exceed_length_of_requests() {
+fn replies_are_not_longer_than_requests() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {
         let found = answers(&mut port(), std::slice::from_ref(&question));
-        // The answer to a probe must contain the MAC in an option of eight bytes (RFC 4861, section 7.2.4).
+        // The reply to a probe must contain the MAC address in an eight-byte option (RFC 4861, section 7.2.4).
         let option = if question == probe6() { 8 } else { 0 };
         assert_eq!(found.len(), 1);
         assert!(found[0].1.len() <= question.len() + option, "{question:02x?}");
@@ -384,7 +384,7 @@ fn packet_from_configured_ip_requires_configured_mac() {
     let stranger = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 9), dst: own.ipv4 };
     assert!(
         port.receive(NOW, &send_from(mac(3), stranger), IcrcField::Computed, &mut out).is_some(),
-        "any host may use an address without an owner"
+        "any host may use an IP address that is not configured"
     );
 }
 
@@ -426,7 +426,7 @@ fn datagram_to_group() -> Vec<u8> {
 }
 
 #[test]
-fn multicast_needs_matching_group_addresses() {
+fn multicast_requires_matching_group_addresses() {
     let mut port = port();
     let frame = datagram_to_group();
     let roce = port.receive(Instant::ZERO, &frame, IcrcField::Computed, &mut TxBatch::default()).unwrap();
@@ -502,8 +502,8 @@ fn solicitation() -> Vec<u8> {
     )
 }
 
-/// Returns a solicitation that is sent to the requested address itself and lacks the sender's MAC, built with scapy
-/// 2.8.0.
+/// Returns a solicitation that is sent to the requested address itself and lacks the sender's MAC address, built with
+/// scapy 2.8.0.
 fn unicast_solicitation() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -511,8 +511,7 @@ fn unicast_solicitation() -> Vec<u8> {
     )
 }
 
-/// Returns the answer to `solicitation`, built with scapy 2.8.0: an advertisement with the Solicited and Override
-/// flags.
+/// Returns the reply to `solicitation`, built with scapy 2.8.0: an advertisement with the Solicited and Override flags.
 fn advertisement() -> Vec<u8> {
     frame(
         "02000000000102000000000286dd6000000000203afffe80000000000000000000fffe000002fe80000000000000000000fffe00\
@@ -520,7 +519,7 @@ fn advertisement() -> Vec<u8> {
     )
 }
 
-/// Returns a duplicate address probe by LID 1 for the address of LID 2, built with scapy 2.8.0.
+/// Returns a duplicate address probe from LID 1 for the address of LID 2, built with scapy 2.8.0.
 fn probe6() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff0200000000000000000001ff00\
@@ -528,8 +527,8 @@ fn probe6() -> Vec<u8> {
     )
 }
 
-/// Returns the answer to `probe6`, built with scapy 2.8.0: an advertisement to all nodes with the Override flag.
-fn probe6_answer() -> Vec<u8> {
+/// Returns the reply to `probe6`, built with scapy 2.8.0: an advertisement to all nodes with the Override flag.
+fn probe6_reply() -> Vec<u8> {
     frame(
         "33330000000102000000000286dd6000000000203afffe80000000000000000000fffe000002ff02000000000000000000000000\
          00018800599820000000fe80000000000000000000fffe0000020201020000000002",
@@ -585,7 +584,7 @@ fn solicitations_are_answered_and_update_neighbours() {
     assert_eq!(known(&mut port, PEER), Some(mac(1)));
 }
 
-/// Returns [`advertisement`] without its target MAC option.
+/// Returns [`advertisement`] without its target link-layer address option.
 fn short_advertisement() -> Vec<u8> {
     let mut frame = advertisement();
     frame.truncate(78);
@@ -593,7 +592,7 @@ fn short_advertisement() -> Vec<u8> {
     from_ip(frame, Identity::from_lid(Lid::new(2)).link_local().into())
 }
 
-/// RFC 4861, section 7.2.4: the answer may omit the MAC if the sender already used it.
+/// RFC 4861, section 7.2.4: the reply may omit the MAC address if the sender already used it.
 #[test]
 fn solicitation_without_mac_is_answered() {
     let mut port = port();
@@ -601,11 +600,10 @@ fn solicitation_without_mac_is_answered() {
     assert_eq!(known(&mut port, PEER), None);
 }
 
-/// RFC 4861, section 7.2.4: the answer is addressed to all nodes. RFC 6085: the frame is sent only to the
-/// probing node.
+/// RFC 4861, section 7.2.4: the reply is addressed to all nodes. RFC 6085: the frame is sent only to the probing node.
 #[test]
 fn duplicate_address_probe_is_answered() {
-    let answer = replace_mac(probe6_answer(), 0, mac(1));
+    let answer = replace_mac(probe6_reply(), 0, mac(1));
     assert_eq!(answers(&mut port(), &[probe6()]), [(mac(1), answer)]);
 }
 
@@ -619,7 +617,7 @@ fn link_local_and_global_addresses_are_answered() {
     let request = out.last().unwrap().to_vec();
     let replies = answers(&mut port, &[request]);
     assert_eq!(replies.len(), 1);
-    assert_eq!(replies[0].1[62..78], global.octets(), "the answer advertises the requested address");
+    assert_eq!(replies[0].1[62..78], global.octets(), "the reply advertises the requested address");
 }
 
 #[test]
@@ -646,7 +644,7 @@ fn misdirected_and_conflicting_advertisements_are_ignored() {
     );
 
     let mut port = self::port();
-    let to_us = replace_mac(probe6_answer(), 6, mac(7));
+    let to_us = replace_mac(probe6_reply(), 6, mac(7));
     assert_eq!(answers(&mut port, &[to_us]), []);
     assert_eq!(port.stats().dropped(DropReason::BadSource), 1);
 }

@@ -1,4 +1,4 @@
-//! Random commands for the objects of the netdev and the flow tables, with frames and doorbells in between.
+//! Sends random commands for netdev objects and flow tables, interleaved with frames and doorbells.
 
 use protocol::hca::mlx5::flow_entry::{FlowActions, FlowContext, FlowEntrySelector, SetFlowTableEntry};
 use protocol::hca::mlx5::flow_group::{CreateFlowGroup, FlowGroupSelector};
@@ -28,11 +28,11 @@ const TABLE: FlowTableId = FlowTableId::new(1);
 const GROUP: FlowGroupId = FlowGroupId::new(1);
 const TIRN: Tirn = Tirn::new(1);
 const RQTN: Rqtn = Rqtn::new(1);
-/// Number of commands at the start of the list from [`usual`] that create objects. The remaining commands use or
+/// Number of leading commands in the list from [`usual`], all of which create objects. The other commands use or
 /// destroy these objects.
 const CREATING: usize = 14;
 
-/// Returns the inputs of correct commands, in an order in which all of them succeed.
+/// Returns the inputs of valid commands, in an order in which all of them succeed.
 fn usual() -> Vec<Vec<u8>> {
     let domain = TransportDomain::new(1);
     let queue = WorkQueue {
@@ -133,7 +133,7 @@ fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
     driver
 }
 
-/// Changes a few words. Most new words are small, so that they refer to other objects.
+/// Replaces a few words at random. Most of the new values are small, so that they often refer to other objects.
 fn mutate(random: &mut Random, input: &mut [u8]) {
     for _ in 0..random.below(4) {
         let at = 8 + random.below(input.len() - 8) / 4 * 4;
@@ -149,7 +149,7 @@ fn mutate(random: &mut Random, input: &mut [u8]) {
     }
 }
 
-/// Writes random WQEs and receives, and rings the doorbell of an SQ.
+/// Writes a random send WQE, a receive WQE and random doorbell records, and rings the doorbell of an SQ.
 fn work(random: &mut Random, driver: &mut Driver) {
     let mut wqe = [0; 64];
     random.fill(&mut wqe);
@@ -168,7 +168,7 @@ fn work(random: &mut Random, driver: &mut Driver) {
 }
 
 #[test]
-fn random_ethernet_objects_never_stop_device() {
+fn random_ethernet_commands_never_stop_device() {
     let (mut random, commands) = (Random(0x7f4a_7c15_9e37_79b9), usual());
     let frames = [arp(OWN), tcp4(OWN, &[C_TAG]), udp6(OWN, &[]), vec![0xff; 13], vec![0xff; 1500]];
     let mut driver = populated_ethernet(&commands);
@@ -184,7 +184,7 @@ fn random_ethernet_objects_never_stop_device() {
         work(&mut random, &mut driver);
         let frame = &frames[random.below(frames.len())];
         driver.hca.handle_frame(frame);
-        // A random LSO can have more frames than the device sends in one turn.
+        // A random LSO request can produce more frames than the device sends in one turn.
         driver.hca.drain();
         driver.hca.outbound().clear();
         if let Some(deadline) = driver.hca.next_deadline().filter(|_| round % 16 == 0) {

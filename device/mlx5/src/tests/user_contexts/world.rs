@@ -1,4 +1,4 @@
-//! One object of each kind that a user can have, and the commands that name them.
+//! One object of each kind that a user can create, and the commands that refer to these objects.
 
 use protocol::hca::mlx5::counter::QueryQCounter;
 use protocol::hca::mlx5::cq::ModifyCq;
@@ -43,7 +43,7 @@ pub(in super::super) struct World {
     pub(super) user: UserId,
     pub(super) eqn: Eqn,
     pub(super) umem: UmemId,
-    /// User memory that holds doorbell records. It is the same as `umem`.
+    /// User memory that holds doorbell records. Initially the same as `umem`.
     pub(super) records: UmemId,
     pub(super) uar: UarIndex,
     pub(super) pd: Pdn,
@@ -259,15 +259,16 @@ impl World {
         Command::ModifyRqt(modify, RqNumbers::parse(&list)).emit(0)
     }
 
-    /// Returns the input that creates a TIR. Dispatch type 0 is direct (to the RQ), and 1 is indirect (to the RQT).
+    /// Returns the input of a command that creates a TIR. Dispatch type 0 is direct (to the RQ), and 1 is indirect (to
+    /// the RQT).
     fn create_tir(&self, dispatch: u8) -> Vec<u8> {
         let (domain, rqn, rqtn) = (self.domain, self.rqn, self.rqtn);
         let context = TirContext { dispatch, domain, rqn, rqtn, ..TirContext::default() };
         Command::CreateTir(CreateTir { context }).emit(0)
     }
 
-    /// Returns the input that sets a flow table entry. The entry forwards frames to destinations, each given as its
-    /// kind and number, and counts the frames in `counters` flow counters.
+    /// Returns the input of a command that sets a flow table entry. The entry forwards frames to destinations, each
+    /// given as its kind and number, and counts the frames in `counters` flow counters.
     fn set_entry(&self, destinations: &[(u8, u32)], counters: u32) -> Vec<u8> {
         let list =
             destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
@@ -286,7 +287,7 @@ impl World {
     }
 }
 
-/// Returns the input that creates a flow table.
+/// Returns the input of a command that creates a flow table.
 fn table(level: u8, miss: Option<FlowTableId>) -> Vec<u8> {
     Command::CreateFlowTable(CreateFlowTable { table_type: 0, context: table_context(level, miss) }).emit(0)
 }
@@ -378,7 +379,7 @@ pub(super) fn targets(world: &World) -> Vec<Vec<u8>> {
 }
 
 /// Returns all commands that make an object refer to another object. A command with several references is listed once
-/// for each.
+/// per reference.
 pub(super) fn creators() -> Vec<Creator> {
     let creator = |reference, replace, input| Creator { reference, replace, input };
     vec![
