@@ -25,7 +25,7 @@ use crate::vm::{Image, Vm};
 
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 const ETHERNET_MTU: &str = "4200";
-/// Time limit for loading drivers while several emulated guests boot.
+/// Time limit for loading drivers while several emulated guests are booting.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the port to become active after the driver is loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -96,7 +96,7 @@ fn vsi_limit_is_enforced() {
     refused(&mut driver, &add_vsi(), AdminStatus::NoSpace);
 }
 
-/// The function's 512 guaranteed and 512 best-effort filters add up to the 1,024 filters of the device.
+/// The function's 512 guaranteed and 512 best-effort filters add up to the device's 1,024 filters.
 #[test]
 fn resource_limits_are_enforced() {
     let allocate = |kind: u8, count: u16| {
@@ -249,7 +249,7 @@ fn rdma_queue_set_limit_is_enforced() {
     let mut driver = started();
     let parents = fill_layer(&mut driver, &[6], 7);
     let parents = fill_layer(&mut driver, &parents, 8);
-    // The leaf of the default branch counts towards its layer's limit until the driver deletes it. Linux does so too.
+    // The leaf of the default branch counts towards its layer's limit until the driver deletes it. Linux deletes it too.
     let leaf = [&Group { parent: Teid::new(8), count: 1 }.emit()[..], &9_u32.to_le_bytes()].concat();
     driver.succeed(&list(Opcode::DeleteElements, 1, &leaf));
     for (parent, first) in parents.iter().zip((0..).step_by(SIBLINGS.into())) {

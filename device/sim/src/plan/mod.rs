@@ -170,9 +170,9 @@ pub struct Group {
 /// An action by software, or a change in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Posts the next `count` send requests of a side and rings the doorbell.
+    /// Posts a side's next `count` send requests and rings the doorbell.
     Send { pair: usize, side: usize, count: usize },
-    /// Posts the next `count` receive requests of a side.
+    /// Posts a side's next `count` receive requests.
     Recv { pair: usize, side: usize, count: usize },
     /// Posts up to `count` requests to a shared queue, limited by its free slots.
     Share { srq: usize, count: usize },
@@ -306,7 +306,7 @@ impl Pair {
         }
     }
 
-    /// Returns a scatter/gather list that covers `areas`, which belong to a side.
+    /// Returns a scatter/gather list that covers a side's `areas`.
     pub fn sges(&self, side: usize, areas: &[Area]) -> Vec<Sge> {
         let sge = |area: &Area| Sge {
             va: Va::new(va(area.region) + area.offset as u64),
@@ -316,7 +316,7 @@ impl Pair {
         areas.iter().map(sge).collect()
     }
 
-    /// Returns a side's area in the form of remote memory, as the side's peer addresses it.
+    /// Returns the remote address and key with which a side's peer accesses `area`.
     pub fn remote(&self, side: usize, area: Area) -> Remote {
         let rkey = Lkey::new(self.key(side, area.region)).as_rkey();
         Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }
@@ -388,7 +388,7 @@ impl Op {
         }
     }
 
-    /// Returns the local key that the request, a READ, invalidates when all its data has arrived.
+    /// For a READ that invalidates a local key when all its data has arrived, returns that key.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,

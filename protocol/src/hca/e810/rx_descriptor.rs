@@ -18,7 +18,7 @@ pub const LEN: usize = 32;
 /// the driver.
 pub const STATUS_OFFSET: usize = 8;
 
-/// Write-back layout, selected by QRXFLXP_CNTXT of the queue.
+/// Write-back layout, selected by the queue's QRXFLXP_CNTXT register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Profile {
