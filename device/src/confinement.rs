@@ -1,5 +1,4 @@
-//! The sandbox of the process. It limits what an attacker gains by compromising the process from a guest, a VMM or a
-//! peer.
+//! The process's sandbox. It limits what an attacker gains by compromising the process from a guest, a VMM or a peer.
 //!
 //! The sandbox uses four Linux features, each as far as the kernel supports it. With no_new_privs, executing a program
 //! grants no privileges. Landlock restricts file access to the paths that the configuration needs (`paths`).
@@ -31,7 +30,7 @@ use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 /// Details of an active feature, or the reason why it is not active.
 type Outcome<T> = Result<T, Missing>;
 
-/// Why a feature of the sandbox is not active.
+/// Reason why a feature of the sandbox is not active.
 #[derive(Clone, Debug, Error)]
 enum Missing {
     /// The kernel does not support the feature, or the feature is disabled.
@@ -42,7 +41,7 @@ enum Missing {
     Refused(String),
 }
 
-/// The sandbox of the process. Empty if the sandbox is disabled, or before [`begin`].
+/// The process's sandbox. Empty if the sandbox is disabled, or before [`begin`] is called.
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma`, recorded in guests of `guest-lab`. A failure
-//! means that the device no longer behaves exactly as it did during the recording, when the driver worked with it.
+//! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma`, recorded in `guest-lab` guests. A failure means
+//! that the device no longer behaves exactly as it did during the recording, when the driver worked with it.
 //!
 //! If a change alters the behaviour intentionally, record the sessions again: `guest-lab run replay-sessions` prints
 //! where it stores them.
@@ -28,7 +28,7 @@ fn replay(session: &str) -> (String, String) {
 }
 
 /// Replays a session, and checks that each expected string appears in its steps or trace. This ensures that the session
-/// still exercises what the test is about.
+/// still exercises what the test is meant to cover.
 #[track_caller]
 fn check_replay(session: &str, expected: &[&str]) {
     let (steps, trace) = replay(session);
@@ -39,7 +39,7 @@ fn check_replay(session: &str, expected: &[&str]) {
 
 /// The driver loads, queries the device, maps ICM, and creates its event queues and special queue pairs.
 #[test]
-fn recording_of_ib_mthca_probe_replays() {
+fn ib_mthca_probe_recording_can_be_replayed() {
     check_replay(
         "mthca-probe.record",
         &[
@@ -59,7 +59,7 @@ fn recording_of_ib_mthca_probe_replays() {
 /// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a
 /// receive buffer that is too small, and an unreachable peer. Requests after each error are flushed.
 #[test]
-fn recording_of_mthca_errors_replays() {
+fn mthca_error_recording_can_be_replayed() {
     check_replay(
         "mthca-errors.record",
         &[
@@ -73,7 +73,7 @@ fn recording_of_mthca_errors_replays() {
 }
 
 #[test]
-fn recording_of_ice_and_irdma_probe_replays() {
+fn ice_and_irdma_probe_recording_can_be_replayed() {
     check_replay(
         "e810-probe.record",
         &[
@@ -88,7 +88,7 @@ fn recording_of_ice_and_irdma_probe_replays() {
 /// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a
 /// receive buffer that is too small, and an unreachable peer.
 #[test]
-fn recording_of_irdma_errors_replays() {
+fn irdma_error_recording_can_be_replayed() {
     check_replay(
         "e810-errors.record",
         &[
@@ -113,12 +113,12 @@ const IMPAIRMENTS: &[&str] = &[
 ];
 
 #[test]
-fn recording_of_mthca_over_impaired_link_replays() {
+fn mthca_recording_over_impaired_link_can_be_replayed() {
     check_replay("mthca-loss.record", IMPAIRMENTS);
     check_replay("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
 }
 
 #[test]
-fn recording_of_irdma_over_impaired_link_replays() {
+fn irdma_recording_over_impaired_link_can_be_replayed() {
     check_replay("e810-loss.record", IMPAIRMENTS);
 }

@@ -85,7 +85,7 @@ impl Stopped {
         let task: libc::pid_t = task.unwrap();
         for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
             let none = std::ptr::null_mut::<libc::c_void>();
-            // SAFETY: neither request accesses memory of this process.
+            // SAFETY: neither request accesses this process's memory.
             if unsafe { libc::ptrace(request, task, none, none) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -105,7 +105,7 @@ impl Stopped {
 }
 
 #[test]
-fn daemon_works_despite_hung_thread() {
+fn daemon_keeps_working_despite_hung_thread() {
     let mut daemon = start(json!({ "local": { "network": "a" } }), |_| {});
     let _hung = Client::new(&socket(&daemon, 1)).unwrap();
     let mut client = Client::new(&socket(&daemon, 2)).unwrap();
@@ -151,7 +151,7 @@ fn deleted_tap_restarts_only_its_device() {
         Err(error) => return skip(&format!("a tap: unshare: {error}")),
     }
     let mut daemon = start(json!({ "tap": { "interface": TAP } }), |command| {
-        // SAFETY: only unshare is called between fork and exec. The call is safe there.
+        // SAFETY: only unshare is called between fork and exec, and that call is safe there.
         unsafe {
             command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
                 0 => Ok(()),
@@ -178,7 +178,7 @@ fn deleted_tap_restarts_only_its_device() {
     assert_eq!(rows[1]["restarts"], 0);
     assert!(
         first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(),
-        "the client of the failed device is disconnected"
+        "the failed device's client must be disconnected"
     );
     is_served(&mut Client::new(&socket(&daemon, 1)).unwrap());
     is_served(&mut second);

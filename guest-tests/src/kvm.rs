@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::vm::LastState;
 
-/// Time limit from the start of QEMU to the agent's first answer.
+/// Time limit from the start of QEMU to the agent's first reply.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content of the [`result_file`] if guests boot with KVM.
 pub(crate) const WORKS: &str = "yes";
 
-/// Explains on one line why the test guest did not boot. Users have not started this guest, so its name is omitted.
+/// Explains on one line why the test guest did not boot. The user did not start this guest, so its name is omitted.
 pub(crate) fn explain(error: &anyhow::Error) -> String {
     let seconds = BOOT_TIMEOUT.as_secs();
     match error.downcast_ref::<LastState>() {

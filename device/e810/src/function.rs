@@ -1,4 +1,4 @@
-//! State of the function: queues, interrupts and configuration. Every reset drops this state.
+//! State of the function: queues, interrupts and configuration. Every reset discards this state.
 //!
 //! Memory that a hostile guest can make a device allocate:
 //!
@@ -42,15 +42,15 @@ use super::registers::Stored;
 use super::strict::Strict;
 use super::vectors::Vectors;
 
-/// Scheduler leaves of transmit queues and RDMA queue sets. If a leaf is deleted together with an ancestor,
-/// its entry in these maps remains.
+/// Scheduler leaves for transmit queues and RDMA queue sets. If a leaf is deleted together with an ancestor, its entry
+/// in these maps remains.
 ///
 /// Bound: the number of transmit queues plus the maximum number of RDMA queue sets.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
-    /// Leaves by transmit queue number.
+    /// Leaves, indexed by transmit queue number.
     pub(super) queues: BTreeMap<u16, Teid>,
-    /// Leaves by RDMA queue set handle.
+    /// Leaves, indexed by RDMA queue set handle.
     pub(super) rdma_sets: BTreeMap<u16, Teid>,
 }
 

@@ -118,7 +118,7 @@ fn read_response_with_wrong_opcode_or_length_fails_read() {
             assert_eq!(
                 pair.bytes(A, 0x8000 + 600, 8),
                 Pair::new().bytes(A, 0x8000 + 600, 8),
-                "memory past the end of the READ is unchanged"
+                "memory past the end of the READ must be unchanged"
             );
         }
     }
@@ -239,7 +239,7 @@ fn ack_ends_rnr_wait() {
     acknowledge(&mut pair, psn_a(), Syndrome::RnrNak { timer: 0 });
     acknowledge(&mut pair, psn_a(), ACK);
     assert_eq!(pair.a.sends(), ok([1]));
-    assert_eq!(pair.frames(A).len(), 1, "the second SEND is sent immediately");
+    assert_eq!(pair.frames(A).len(), 1, "the second SEND must be sent immediately");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn timeouts_and_sequence_naks_share_retry_counter() {
         let mut pair = Pair::with(|_, attrs| attrs.retry_count = retry_count);
         pair.post(A, write(1, 0x8000, 10));
         for attempt in 0..=retry_count {
-            assert_eq!(pair.a.sends(), [], "attempt {attempt} of {retry_count}: the request is pending");
+            assert_eq!(pair.a.sends(), [], "attempt {attempt} of {retry_count}: the request must be pending");
             assert_eq!(pair.frames(A).len(), 1, "attempt {attempt} of {retry_count}");
             if attempt == 1 {
                 acknowledge(&mut pair, psn_a(), Syndrome::Nak(NakCode::PsnSequence));

@@ -181,7 +181,7 @@ fn duplicates_without_ack_req_are_acknowledged() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn1"]);
 }
 
-/// Two packets arrive out of order. The NAK for the gap is sent even though the gap has closed in the meantime.
+/// Two packets arrive out of order. The NAK for the gap is sent even though the gap has since closed.
 #[test]
 fn sequence_nak_is_sent_even_if_gap_has_closed() {
     let mut pair = ready(2);
@@ -380,9 +380,9 @@ fn duplicate_must_repeat_a_recent_read_or_atomic() {
     }
 }
 
-/// READs of an earlier connection have PSNs behind the expected PSN of the next connection, but are not duplicates.
+/// READs from an earlier connection have PSNs behind the expected PSN of the next connection, but are not duplicates.
 #[test]
-fn read_of_earlier_connection_is_dropped() {
+fn read_from_earlier_connection_is_dropped() {
     let mut pair = Pair::new();
     request_read(&mut pair, 0, 4);
     assert_eq!(pair.flow(), responses(0, 4));
@@ -499,5 +499,9 @@ fn duplicate_read_with_invalid_key_is_dropped() {
     assert_eq!((pair.snapshot(B).state, &pair.b.asyncs[..]), (State::Rts, &[][..]));
     assert_eq!(pair.b.engine.stats().drops.stale_duplicate, 3);
     pair.inject(B, O::WriteOnly, psn_a().advance(1), one(LOCKED), &[0; 8]);
-    assert_eq!(pair.flow(), ["B Acknowledge 0x101 RemoteAccess msn1"], "the expected packet causes a NAK");
+    assert_eq!(
+        pair.flow(),
+        ["B Acknowledge 0x101 RemoteAccess msn1"],
+        "the expected packet must cause a NAK"
+    );
 }

@@ -42,7 +42,7 @@ fn received(pair: &mut Pair) -> Vec<(Qpn, u64, Result<(), Status>)> {
 }
 
 #[test]
-fn messages_of_all_qps_consume_srq_requests_in_order() {
+fn messages_to_all_qps_consume_srq_requests_in_order() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000 + id * 0x100, 10);
@@ -57,7 +57,7 @@ fn messages_of_all_qps_consume_srq_requests_in_order() {
 }
 
 #[test]
-fn incomplete_message_keeps_receive_request_fetched_from_srq() {
+fn incomplete_message_keeps_its_srq_receive_request() {
     let mut pair = shared(|_| {});
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);
@@ -171,7 +171,7 @@ fn unreadable_srq_raises_one_event_per_qp() {
 }
 
 #[test]
-fn next_uc_message_uses_receive_of_incomplete_message() {
+fn next_uc_message_reuses_receive_of_incomplete_message() {
     let mut pair = shared(|attrs| attrs.service = Service::Uc);
     post_recv(&mut pair, 1, 0x8000, 300);
     post_recv(&mut pair, 2, 0x9000, 300);

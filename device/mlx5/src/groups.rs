@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::check::{Check, Rejection};
 use super::limits::MAX_GROUP_QPS;
 
-/// Multicast groups by GID.
+/// Multicast groups, indexed by GID.
 ///
 /// Bound: 2^13 groups with 56 QPs each, which occupy 2 MiB.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Creates an empty table for `2^log` groups.
+    /// Creates an empty table for up to `2^log` groups.
     pub fn new(log: u8) -> Self {
         Self { members: BTreeMap::new(), most: 1_usize.checked_shl(log.into()).unwrap_or(0) }
     }

@@ -67,7 +67,7 @@ pub(super) fn read(queue: &WorkQueue, offset: u32, mem: &impl QueueMemory) -> Re
     Ok(copy)
 }
 
-/// Converts the WQE at `offset` for the engine.
+/// Converts the WQE at `offset` into a request for the engine.
 pub(super) fn request(offset: u32, slot: &[u8]) -> Fetch<RecvRequest> {
     let wr_id = offset.into();
     match RecvWqe::parse(slot) {

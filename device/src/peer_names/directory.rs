@@ -1,10 +1,10 @@
-//! The peers that a device's DNS names stand for, and when to look up each name again.
+//! The peers that a device's DNS names resolve to, and the time at which each name is looked up again.
 //!
-//! The directory performs no I/O and reads no clock. Its owner asks for the next [`Question`], looks it up, and passes
-//! back the answer and the time. [`Directory::refresh`] then returns the peers that joined and left.
+//! The directory performs no I/O and reads no clock. Its owner polls it for the next [`Question`], looks up the name,
+//! and passes back the answer and the time. [`Directory::refresh`] then returns the peers that have joined or left.
 //!
-//! An answer is used until the next answer to the same question, even if the lookups in between fail (RFC 8767, section
-//! 4). A response without records is an answer, not a failure.
+//! An answer is used until the next answer to the same question, even if lookups fail in between (RFC 8767, section 4).
+//! A response without records is an answer, not a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -22,11 +22,11 @@ pub(super) const MAX_RECORDS: usize = MAX_PEERS;
 /// Minimum time between lookups of a name, even if its TTL is 0.
 const MIN_TTL: Duration = Duration::from_secs(1);
 
-/// Maximum time for which an answer is used. It limits how long a mistake in a zone lasts.
+/// Maximum time for which an answer is used. It limits how long a mistake in a zone has effect.
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
-/// Maximum time before a name without records is looked up again. A short time lets new peers join soon, and RFC 2308,
-/// section 5, permits any limit.
+/// Maximum time before a name without records is looked up again. With a short limit, new peers can join quickly, and
+/// RFC 2308, section 5, permits any limit.
 const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(30);
 
 /// Pause after the first failed lookup. Each subsequent failure doubles the pause, up to [`LONGEST_PAUSE`].
@@ -48,8 +48,8 @@ pub(super) enum Question {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer<T> {
     pub(super) records: Vec<T>,
-    /// Time for which the answer is valid. `None` if the server did not specify it, as for a name without records in
-    /// a zone without an SOA record.
+    /// Time for which the answer is valid. `None` if the server did not specify one: if a name has no records, the time
+    /// comes from the zone's SOA record, which may be missing.
     pub(super) ttl: Option<Duration>,
 }
 
@@ -78,14 +78,14 @@ pub(super) enum Outcome {
     Obsolete,
 }
 
-/// Peers that joined and left.
+/// Peers that have joined or left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) joined: Vec<ResolvedPeer>,
     pub(super) left: Vec<ResolvedPeer>,
 }
 
-/// The state of all names of a device.
+/// The state of all of a device's names.
 #[derive(Debug)]
 pub(super) struct Directory {
     entries: Vec<NamedPeer>,
@@ -94,7 +94,7 @@ pub(super) struct Directory {
     peers: BTreeMap<SocketAddr, ResolvedPeer>,
 }
 
-/// The repeated lookups of one name.
+/// State of one name's repeated lookups.
 #[derive(Debug)]
 struct Lookup<T> {
     /// Records of the last answer, in order and without duplicates.
@@ -129,7 +129,7 @@ impl<T: Ord> Lookup<T> {
         };
         let longest = if records.is_empty() { MAX_NEGATIVE_TTL } else { MAX_TTL };
         self.due = Some(now + ttl.unwrap_or(longest).clamp(MIN_TTL, longest));
-        // Servers rotate the records. Sort them, so that the selection below is the same each time.
+        // Servers rotate their records. Sort them, so that the selection below is the same each time.
         records.sort_unstable();
         records.dedup();
         let ignored = records.len().saturating_sub(MAX_RECORDS);
@@ -175,7 +175,7 @@ impl Directory {
         hosts.chain(self.services.values().filter_map(|lookup| lookup.due)).min()
     }
 
-    /// Handles the addresses of a host, or a failed lookup.
+    /// Handles the result of a host's lookup: its addresses, or `None` if the lookup failed.
     pub(super) fn handle_addresses(
         &mut self,
         now: Instant,
@@ -185,7 +185,7 @@ impl Directory {
         self.hosts.get_mut(host).map_or(Outcome::Obsolete, |lookup| lookup.finish(now, answer))
     }
 
-    /// Handles the targets of a service, or a failed lookup.
+    /// Handles the result of a service's lookup: its targets, or `None` if the lookup failed.
     pub(super) fn handle_targets(
         &mut self,
         now: Instant,
@@ -207,13 +207,13 @@ impl Directory {
         outcome
     }
 
-    /// Returns the current peers, in order of their addresses.
+    /// Returns the current peers, sorted by address.
     pub(super) fn peers(&self) -> Vec<ResolvedPeer> {
         self.peers.values().cloned().collect()
     }
 
-    /// Derives the peers from all answers. Returns what has changed since the last call, if anything has. `is_own`
-    /// returns whether an address belongs to the device itself.
+    /// Derives the peers from all answers. Returns the changes since the last call, if any. `is_own` returns whether an
+    /// address belongs to the device itself.
     pub(super) fn refresh(&mut self, is_own: impl Fn(SocketAddr) -> bool) -> Option<Change> {
         let mut peers = BTreeMap::new();
         for entry in &self.entries {
@@ -234,7 +234,7 @@ impl Directory {
         Some(change).filter(|change| *change != Change::default())
     }
 
-    /// Returns the addresses that an entry stands for, each with the host name that it was resolved from.
+    /// Returns the addresses that an entry resolves to, each with the host name that it was resolved from.
     fn addresses(&self, entry: &NamedPeer) -> Vec<(SocketAddr, Arc<str>)> {
         let of_host = |host: &Arc<str>, port: u16| {
             let addresses = self.hosts.get(host).map(|lookup| lookup.records.as_slice()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The DNS client: sends requests to the configured name servers, or to those of the system.
+//! The DNS client. It sends requests to the configured name servers, or to the system's if none are configured.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,13 +20,13 @@ use thiserror::Error;
 use super::directory::{Answer, Target};
 use crate::config::DnsEntry;
 
-/// Maximum duration of a lookup, including all servers, retries and names of the search list.
+/// Maximum duration of a lookup, including all servers, retries and names built from the search list.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time after which a request to a server is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the DNS client cannot be set up.
+/// Reason why the DNS client cannot be set up.
 #[derive(Debug, Error)]
 pub enum ResolverError {
     #[error("cannot read the name servers in /etc/resolv.conf")]
@@ -35,7 +35,7 @@ pub enum ResolverError {
     Client(#[source] NetError),
 }
 
-/// Why a name cannot be looked up.
+/// Reason why a name cannot be looked up.
 #[derive(Debug, Error)]
 pub(super) enum LookupError {
     #[error(transparent)]
@@ -52,7 +52,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Creates a client for the configured name servers, or else for those of the system.
+    /// Creates a client for the configured name servers, or for the system's if none are configured.
     ///
     /// # Errors
     /// Fails if the system's configuration is invalid.
@@ -67,7 +67,7 @@ impl Resolver {
         // The directory decides how long an answer is used.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Always;
-        // Without EDNS (RFC 6891), a UDP answer has room for only about 30 addresses.
+        // Without EDNS (RFC 6891), a UDP response has room for only about 30 addresses.
         options.edns0 = true;
         options.timeout = options.timeout.min(REQUEST_TIMEOUT);
         let addresses = config.name_servers().iter().flat_map(|server| {
@@ -123,7 +123,7 @@ async fn answer<T>(
     match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
         Err(_) => Err(LookupError::Timeout),
         Ok(Ok(lookup)) => {
-            // The answers include aliases, whose TTLs count too.
+            // The answers include aliases (CNAME records), whose TTLs also count.
             let ttl = lookup.answers().iter().map(|record| record.ttl).min();
             let records = lookup.answers().iter().filter_map(|found| record(&found.data)).collect();
             Ok(Answer { records, ttl: ttl.map(seconds) })

@@ -59,7 +59,7 @@ impl Agent {
     /// Executes one step in this process, for a host that drives a device without a guest.
     ///
     /// # Errors
-    /// Returns the failure of the step.
+    /// Returns the step's failure.
     pub fn call<C: Call>(&mut self, step: C) -> Result<C::Answer, Failure> {
         let result = self.run(step.into()).map_err(|error| into_failure(&error));
         Response { id: 0, result }.into_answer::<C>()

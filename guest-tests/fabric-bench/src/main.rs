@@ -1,7 +1,7 @@
 //! `fabric-bench` measures the performance of HCAs over each fabric. It compares the results with the performance of
 //! UDP on the same machine in the same run.
 //!
-//! Guests are used only if requested. Without guests, this program acts as the VMM and the driver of all devices.
+//! Guests are used only if requested. Without guests, this program acts as the VMM and the driver for all devices.
 
 mod copy;
 mod daemon;
@@ -109,7 +109,7 @@ impl Cli {
         self.only.as_ref().is_none_or(|text| name.contains(text))
     }
 
-    /// Returns the selected wires, or `default` if none is selected.
+    /// Returns the selected wires, or `default` if none are selected.
     fn wires(&self, default: &[Wire]) -> Vec<Wire> {
         if self.wire.is_empty() { default.to_vec() } else { self.wire.clone() }
     }

@@ -24,7 +24,7 @@ const WANTED: &[&str] =
 const PROGRAMS: &[&str] = &["usr/bin", "usr/libexec", "usr/lib/linux-kbuild-"];
 /// Directory with the kernel's build rules.
 const SOURCES: &str = "usr/src";
-/// Suffix of the names of wrapped programs.
+/// Suffix that is added to the names of wrapped programs.
 const BEHIND: &str = "elf";
 
 /// The parts needed to build a module.
@@ -33,7 +33,7 @@ pub struct ModuleBuild {
     make: PathBuf,
     /// The kernel's build directory.
     tree: PathBuf,
-    /// Directory of the compiler, or `None` for the host's compiler.
+    /// Directory that contains the compiler, or `None` for the host's compiler.
     programs: Option<PathBuf>,
 }
 
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_missing_makefile_gives_instructions() {
+    fn missing_makefile_error_gives_instructions() {
         let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
         let folder = tempfile::tempdir().unwrap();
         let refused = format!("{:#}", build.command(folder.path()).unwrap_err());

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::packages::Unpacked;
 
-/// Compiles the modules of a system to bytecode.
+/// Compiles a system's Python modules to bytecode.
 ///
 /// # Errors
 /// Same as for [`compile`].
@@ -18,20 +18,21 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
     compile(root, root, &versioned(&root.join("usr/lib"))?)
 }
 
-/// Compiles the modules below directories of `tree` with the Python of `system`. If the tree is not mounted at `/`,
-/// tracebacks show wrong paths, but nothing else is affected.
+/// Compiles the modules below `folders`, which are directories in `tree`, with the Python interpreter of `system`. If
+/// the tree is not mounted at `/`, tracebacks show wrong paths, but nothing else is affected.
 ///
 /// # Errors
 /// Fails if the system has no Python, or if a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let mut command = command(system)?;
     command.args(["-S", "-m", "compileall", "-q"]);
-    // Disable Python's check of the source files, because modules never change and their times in the image may differ.
+    // Disable Python's check for outdated bytecode, because modules never change, but their modification times in the
+    // image may differ.
     command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
     run(&mut command).context("cannot compile Python modules").map(drop)
 }
 
-/// Returns the command that starts the Python of `system`, without arguments.
+/// Returns a command that starts the Python interpreter of `system`, without arguments.
 ///
 /// # Errors
 /// Fails if the system has no Python.
@@ -46,7 +47,7 @@ pub(super) fn command(system: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Returns the directory entries whose names denote a version of Python 3.
+/// Returns the directory entries whose names start with `python3`, such as `python3.13`.
 fn versioned(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

@@ -9,7 +9,7 @@ pub(super) mod state {
     pub(in super::super) const SQE: u8 = 4;
     pub(in super::super) const SQD: u8 = 5;
     pub(in super::super) const ERR: u8 = 6;
-    /// A state that occurs only in answers to QUERY_QP.
+    /// A state that is reported only by QUERY_QP.
     pub(in super::super) const DRAINING: u8 = 7;
 }
 

@@ -1,4 +1,4 @@
-//! Impairs a link through the daemon's impairment rules.
+//! Impairs a link with the daemon's impairment rules.
 
 use std::time::Duration;
 

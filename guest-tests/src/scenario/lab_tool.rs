@@ -27,7 +27,7 @@ const SHARE: &str = "/t";
 const MODULE: &str = "rdma_rxe";
 /// Time limit for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);
-/// Interval between two checks for a file.
+/// Interval between checks for a file.
 const POLL: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -382,7 +382,7 @@ async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Writes the files of an example to a new directory, and returns its path.
+/// Writes the files of an example to a new directory, and returns the directory's path.
 fn example(folder: &Path, files: &[(&str, &str)]) -> Result<String> {
     fs::create_dir_all(folder)?;
     for (name, text) in files {
@@ -453,7 +453,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Cancels a job while its guest boots. The logs written so far must be copied.
+/// Cancels a job while its guest is booting. The logs written by then must be copied.
 async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     let (from, to) = (shared.display().to_string(), logs.display().to_string());
     let running =

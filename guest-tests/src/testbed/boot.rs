@@ -25,11 +25,11 @@ use crate::vm::{Image, Vm};
 
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 const ETHERNET_MTU: &str = "4200";
-/// Time limit for loading drivers while several emulated guests boot.
+/// Time limit for loading drivers while several emulated guests are booting.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the port to become active after the driver is loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Guest path of the script that sets up the RDMA device's network interface.
+/// Path, in the guest, of the script that sets up the RDMA device's network interface.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
 /// Console log level that includes informational messages, which driver authors need.
 const CONSOLE_LEVEL: &str = "7";
@@ -54,7 +54,7 @@ impl Booted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
-    /// Number of the guest's HCA, from which its addresses are derived.
+    /// Number of the guest's HCA, from which the guest's addresses are derived.
     pub(super) id: u16,
     pub(super) device: Device,
     /// Whether soft-RoCE uses a NIC on the fabric that connects the HCAs.
@@ -73,7 +73,7 @@ impl Place {
         self.id == 1
     }
 
-    /// Returns the guest's address on the Ethernet between the guests.
+    /// Returns the guest's address on the Ethernet network that connects the guests.
     pub(super) fn ip(self) -> Ipv4Addr {
         let [high, low] = self.id.to_be_bytes();
         Ipv4Addr::new(192, 168, high, low)
@@ -96,7 +96,7 @@ impl Place {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
 
-    /// Returns the MAC address of the guest's NIC on the Ethernet between the guests.
+    /// Returns the MAC address of the guest's NIC on the Ethernet network that connects the guests.
     fn mac(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 1, high, low]
@@ -112,7 +112,7 @@ impl Place {
 /// Boots the guests in waves and reports their progress to `events`.
 ///
 /// # Errors
-/// A guest does not boot.
+/// Fails if a guest does not boot.
 pub(super) async fn all(
     lab: &Lab,
     run: &RunDir,
@@ -141,7 +141,7 @@ pub(super) async fn all(
     Ok((try_all(boots).await?, switch))
 }
 
-/// Returns the image for guests with the host's root file system. It contains the drivers of all guests.
+/// Returns the image for guests that use the host's root file system. It contains the drivers for all guests.
 fn shared_root_image(lab: &Lab, run: &RunDir, places: &[Place]) -> Result<Image> {
     let drivers = places.iter().flat_map(|place| place.device.modules()).copied();
     let modules: Vec<&str> = std::iter::once(NicModel::Virtio.module()).chain(drivers).collect();
@@ -300,11 +300,11 @@ impl GuestBoot<'_> {
                 self.set_up_port(place, vm, ports).await
             }
             Some(root) => {
-                // The drivers need not be loaded here. They are in the initramfs and have already been loaded.
+                // The drivers are in the initramfs and have already been loaded.
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
-                // The program that creates a soft-RoCE device is only in the host's root file system, so the guest must
-                // enter that file system first.
+                // The program that creates a soft-RoCE device exists only in the host's root file system, so the guest
+                // must enter that file system first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;
@@ -320,14 +320,14 @@ impl GuestBoot<'_> {
         }
     }
 
-    /// Sets up the Ethernet between the guests.
+    /// Sets up the Ethernet network that connects the guests.
     async fn add_addresses(&self, place: Place, ports: &Ports) -> Result<()> {
         let (ip, find) = (place.ip(), find_interface(place.mac()));
         sh(ports, &format!("{find} ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"))
             .await
     }
 
-    /// Makes the names of all guests resolve to their addresses.
+    /// Makes every guest's name resolve to that guest's address.
     async fn add_names(&self, ports: &Ports) -> Result<()> {
         let hosts: String =
             self.places.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();

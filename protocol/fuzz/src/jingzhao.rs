@@ -55,7 +55,7 @@ pub fn decode_wqe(input: &[u8]) {
     }
 }
 
-/// Parses mailboxes as a device does, for a sequence of commands. A command consists of a byte that selects it, a
+/// Parses the mailboxes of a sequence of commands as a device would. A command consists of a byte that selects it, a
 /// four-byte in_modifier, the length of its mailbox in units of 32 bytes (one byte), and the mailbox. All QP commands
 /// operate on the same QP.
 pub fn decode_mailbox(input: &[u8]) {

@@ -1,4 +1,4 @@
-//! Toeplitz hash, which NICs use to distribute flows over receive queues (RSS).
+//! Toeplitz hash, which NICs use to distribute flows across receive queues (RSS).
 //!
 //! # Spec
 //! Microsoft, "RSS Hashing Functions". For every bit set in the input, the hash is XORed with the 32 bits of the key
@@ -122,7 +122,7 @@ impl std::fmt::Debug for Key {
 mod tests {
     use super::*;
 
-    /// The key of Microsoft's verification suite.
+    /// The key from Microsoft's verification suite.
     const KEY: Key = Key([
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
         0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
@@ -154,8 +154,8 @@ mod tests {
         }
     }
 
-    /// Both tables in Microsoft's "Verifying the RSS Hash Calculation". Each row contains the destination, the source,
-    /// the hash of the addresses, and the hash of the addresses and ports.
+    /// Both tables from Microsoft's "Verifying the RSS Hash Calculation". Each row contains the destination, the
+    /// source, the hash of the addresses, and the hash of the addresses and ports.
     #[test]
     fn hash_matches_microsoft_verification_suite() {
         let v4 = [

@@ -11,7 +11,7 @@ use crate::log_line;
 
 /// The device's side of a recording or a replay. Clones share the same record.
 ///
-/// If a record cannot be written, it ends. A replay stores the first difference in its [`ReplaySource`].
+/// Recording stops if the record cannot be written. A replay stores the first difference in its [`ReplaySource`].
 #[derive(Clone)]
 pub struct RecordSink(Side);
 
@@ -41,7 +41,7 @@ impl RecordSink {
         }
     }
 
-    /// Like [`RecordSink::step`], but for an input without a time.
+    /// Like [`RecordSink::step`], but for an input without a timestamp.
     pub fn input(&self, input: Input<'_>) {
         self.record(&Entry::Input(input));
     }
@@ -63,7 +63,7 @@ impl RecordSink {
     /// from the record.
     ///
     /// # Errors
-    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
     pub fn read<E>(
         &self,
         iova: u64,
@@ -90,7 +90,7 @@ impl RecordSink {
     /// the bytes come from the record.
     ///
     /// # Errors
-    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
     pub fn append<E>(
         &self,
         iova: u64,
@@ -118,7 +118,7 @@ impl RecordSink {
     /// record.
     ///
     /// # Errors
-    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
     pub fn write<E>(
         &self,
         iova: u64,
@@ -147,7 +147,7 @@ impl RecordSink {
     /// replay, the old value comes from the record.
     ///
     /// # Errors
-    /// Returns the error of `perform`, or `refusal` if the recorded access was denied.
+    /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
     pub fn update<E, U: FnMut(u64) -> Option<u64>>(
         &self,
         iova: u64,
@@ -175,7 +175,7 @@ impl RecordSink {
         }
     }
 
-    /// Reports that the device signals a vector.
+    /// Reports that the device signals an interrupt vector.
     pub fn interrupt(&self, vector: usize) {
         self.output(&Entry::Interrupt { vector });
     }
@@ -185,7 +185,7 @@ impl RecordSink {
         self.output(&Entry::Frame(Content::of(frame)));
     }
 
-    /// Reports the data read by the client.
+    /// Reports the data returned for a client's read.
     pub fn answer(&self, bytes: &[u8]) {
         self.output(&Entry::Answer(Content::of(bytes)));
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::entry::{Content, Ending, Entry, Input, Update};
 
-/// Maximum number of bytes shown of each byte string.
+/// Maximum number of bytes shown per byte string.
 const SHOWN: usize = 64;
 
 impl fmt::Display for Entry<'_> {

@@ -1,7 +1,7 @@
 //! A completion queue: its ring, software's consumer index, and the arming state.
 //!
 //! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the write. If
-//! the device writes a CQE in this interval, software expects an event for the CQE, but the device has not received the
+//! the device writes a CQE in that interval, software expects an event for the CQE, but the device has not received the
 //! arm request yet. When the request arrives, the device therefore checks for unread entries. If any entry is unread,
 //! the device raises the event immediately. A spurious event is harmless.
 //!
@@ -37,7 +37,7 @@ pub(super) struct CqNotification {
     pub(super) cookie: u64,
 }
 
-/// Why the CQ cannot accept entries.
+/// Reason why the CQ cannot accept entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CqFault {
     /// The ring is full.
@@ -77,7 +77,7 @@ pub(super) struct CompletionQueue {
     /// Upper bound on the number of unread entries. The exact number is unknown, because the shadow area is
     /// read only when needed.
     unread: u32,
-    /// Consumer index at the last read of the shadow area.
+    /// Consumer index as of the last read of the shadow area.
     head: u32,
     /// Number of unread entries up to and including the newest solicited entry.
     unread_solicited: u32,
@@ -233,7 +233,7 @@ impl CompletionQueue {
     /// Returns whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring
     /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
-        // The consumer index in the shadow area is modulo the ring size, so it must be read at least once per pass over
+        // The consumer index in the shadow area wraps at the ring size, so it must be read at least once per pass over
         // the ring.
         if self.unread >= self.ring.entries() / 2 {
             self.read_shadow(pages);

@@ -181,7 +181,7 @@ pub(super) enum Action {
         lan: bool,
     },
     Drop,
-    /// Makes VSIs members of a VLAN. Membership matters only for VSIs with VLAN pruning.
+    /// Makes VSIs members of a VLAN. Membership matters only for VSIs with VLAN pruning enabled.
     Prune {
         by: Target,
         /// Whether the action applies to received frames.

@@ -46,7 +46,7 @@ fn list(opcode: Opcode, count: usize, buffer: &[u8]) -> AdminCommand {
     AdminCommand::with_input(opcode, entries(count), buffer)
 }
 
-/// Asserts that a command fails with this status, and is counted and logged.
+/// Asserts that a command fails with `status`, is counted, and is logged.
 #[track_caller]
 fn refused(driver: &mut Driver, command: &AdminCommand, status: AdminStatus) {
     let name = Opcode::from_code(command.opcode).unwrap().name();
@@ -96,7 +96,7 @@ fn vsi_limit_is_enforced() {
     refused(&mut driver, &add_vsi(), AdminStatus::NoSpace);
 }
 
-/// The function's 512 guaranteed and 512 best-effort filters add up to the 1,024 filters of the device.
+/// The function's 512 guaranteed and 512 best-effort filters add up to the device's 1,024 filters.
 #[test]
 fn resource_limits_are_enforced() {
     let allocate = |kind: u8, count: u16| {
@@ -169,7 +169,7 @@ fn nic_queue_pair_limit_is_enforced() {
 
     refused(&mut driver, &add_queue(QUEUES, vsi), AdminStatus::Invalid);
     assert!(!enable_receive(&mut driver, QUEUES));
-    assert_eq!(unknown_registers(&driver), 9, "eight words of the context, and the control register");
+    assert_eq!(unknown_registers(&driver), 9, "the eight context words and the control register");
     driver.write(Register::QintRqctl(QUEUES), 1 << 30);
     assert_eq!((driver.read(Register::QintRqctl(QUEUES)), unknown_registers(&driver)), (0, 10));
 }
@@ -210,7 +210,7 @@ fn fill_layer(driver: &mut Driver, parents: &[u32], child: u32) -> Vec<u32> {
     layer
 }
 
-/// After a reset, elements 1 to 9 are a branch with one element per layer. Element 2 is the traffic class.
+/// After a reset, elements 1 to 9 form a branch with one element per layer. Element 2 is the traffic class.
 #[test]
 fn scheduler_element_limit_is_enforced() {
     let mut driver = started();
@@ -249,8 +249,7 @@ fn rdma_queue_set_limit_is_enforced() {
     let mut driver = started();
     let parents = fill_layer(&mut driver, &[6], 7);
     let parents = fill_layer(&mut driver, &parents, 8);
-    // The leaf of the default branch counts towards the limit of its layer until the driver deletes the leaf, as Linux
-    // does.
+    // The leaf of the default branch counts towards its layer's limit until the driver deletes it. Linux deletes it too.
     let leaf = [&Group { parent: Teid::new(8), count: 1 }.emit()[..], &9_u32.to_le_bytes()].concat();
     driver.succeed(&list(Opcode::DeleteElements, 1, &leaf));
     for (parent, first) in parents.iter().zip((0..).step_by(SIBLINGS.into())) {
@@ -259,7 +258,7 @@ fn rdma_queue_set_limit_is_enforced() {
     refused(&mut driver, &add(8, 512..513), AdminStatus::NoSpace);
 }
 
-/// The reported limit of 64 includes profile 0, which always exists.
+/// The reported limit of 64 profiles includes profile 0, which always exists.
 #[test]
 fn rate_profile_limit_is_enforced() {
     let profile = RateProfile { level: 3, kind: 0, burst: 1500, ..RateProfile::default() }.emit();

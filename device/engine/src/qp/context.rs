@@ -88,7 +88,7 @@ pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
 }
 
 impl Core {
-    /// Returns the BTH of a packet to the connected peer.
+    /// Returns the BTH for a packet to the connected peer.
     pub(crate) fn bth<H>(&self, ctx: &Ctx<'_, H>, operation: Operation, psn: Psn) -> Bth {
         Bth {
             opcode: Opcode { transport: self.attrs.service.transport(), operation },
@@ -160,7 +160,7 @@ impl<H: Host> Ctx<'_, H> {
         self.complete_from(core, (queue, None), wr_id, result);
     }
 
-    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushed requests itself.
+    /// Reports a completion, unless the request is flushed and the engine's owner reports flushed requests itself.
     /// `srqn` is the XRC SRQ that the request came from, if any.
     pub(crate) fn complete_from(
         &mut self,

@@ -20,7 +20,7 @@ use protocol::ids::{Eqn, IcmAddr, Iova, Lid, Qpn};
 
 use super::super::machine::{Aim, LIDS, Machine, PSN};
 
-/// First bus address of the memory mapped to ICM, with one page per table.
+/// First bus address of the memory that is mapped as ICM, with one page per table.
 const ICM: u64 = 0x8000;
 
 /// ICM addresses of the tables.
@@ -30,7 +30,7 @@ const EQC: u64 = 0x20_0000;
 const MPT: u64 = 0x30_0000;
 const MTT: u64 = 0x40_0000;
 
-/// Bus addresses of the buffers, one page each except for the data.
+/// Bus addresses of the buffers. Each buffer is one page long, except for the data buffer.
 pub(crate) const CQ: u64 = 0x2_0000;
 const SQ: u64 = 0x2_1000;
 pub(crate) const RQ: u64 = 0x2_2000;
@@ -41,7 +41,7 @@ const DATA_PAGES: u64 = 4;
 const KEY: u32 = 5;
 const VA: u64 = 0x7f00_0000_0800;
 
-/// Numbers of an RC QP connected to the peer, an RC QP connected to itself, and a UD QP.
+/// QP numbers of an RC QP connected to the peer, an RC QP connected to itself, and a UD QP.
 pub(crate) const CONNECTED: u32 = 5;
 pub(crate) const LOOPED: u32 = 6;
 const DATAGRAM: u32 = 7;
@@ -63,7 +63,7 @@ pub(crate) fn start(options: u16, watched: u8) -> Guest {
     guest
 }
 
-/// Initialises the device as a driver does. Results are ignored, because memory may be unmapped.
+/// Initialises the device as a driver would. Results are ignored, because memory may be unmapped.
 pub(crate) fn bring_up(guest: &mut Guest) {
     guest.enable();
     usual(guest, [(Op::CloseHca, 0), (Op::InitHca, 0)]);
@@ -84,7 +84,7 @@ pub(crate) fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Issues commands with the input mailboxes of a well-behaved guest.
+/// Issues commands with the input mailboxes that a well-behaved guest would pass.
 fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (Op, u32)>) {
     for (op, in_modifier) in commands {
         command(guest, op, 0, in_modifier, &mailbox(op, in_modifier));
@@ -102,7 +102,7 @@ pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }
 
-/// Returns the device options that `bits` selects.
+/// Returns the device options selected by `bits`.
 fn options(bits: u16) -> Options {
     let bit = |n: u16| bits >> n & 1 != 0;
     let sq_addr = match bits & 3 {
@@ -172,7 +172,7 @@ pub(crate) fn data(len: u32) -> Vec<u8> {
     data_unit(KEY, VA, len)
 }
 
-/// Returns the input mailbox of a well-behaved guest for a command.
+/// Returns the input mailbox that a well-behaved guest would pass to a command.
 pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     match op {
         Op::InitHca => {

@@ -1,4 +1,4 @@
-//! The maximum number of elements in a queue's receives, inferred from the contents of its slots.
+//! The maximum number of elements in a queue's receives, inferred from the contents of the queue's slots.
 //!
 //! Software ends a list with a terminator only if the list is shorter than the queue's maximum. The context does not
 //! contain that maximum, so a list that has no terminator and does not fill its slot may be incomplete. The first list
@@ -12,7 +12,7 @@ pub(super) struct MaxListLength {
 }
 
 impl MaxListLength {
-    /// Records that a list with at least this number of elements was found.
+    /// Records that a list with at least `units` elements was found.
     pub(super) fn at_least(&mut self, units: usize) {
         self.at_least = self.at_least.max(units);
     }
@@ -24,7 +24,7 @@ impl MaxListLength {
 
     /// Records that a list of this length is complete without a terminator, so it has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // If a longer list was found before, this software writes no terminators, so nothing can be inferred.
+        // If a longer list was found earlier, this software writes no terminators, so nothing can be inferred.
         *self = if units < self.at_least {
             Self::default()
         } else {
@@ -32,7 +32,7 @@ impl MaxListLength {
         };
     }
 
-    /// Records that software continued a list beyond this number of elements.
+    /// Records that software continued a list beyond `units` elements.
     pub(super) fn more_than(&mut self, units: usize) {
         self.at_least = self.at_least.max(units + 1);
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);

@@ -1,7 +1,7 @@
 //! Tests in which the user library and the device access one queue from two threads. No matter where the library is
 //! preempted, the device must not fetch a receive before it is complete.
 //!
-//! HCAD_RACE_SECONDS=60 runs each case for a minute.
+//! Set HCAD_RACE_SECONDS=60 to run each case for a minute.
 
 use std::hint::spin_loop;
 use std::sync::Mutex;
@@ -26,7 +26,7 @@ const LOG_SLOT: u8 = 7;
 /// Bus address of the queue.
 const RING: u64 = 0x1000;
 
-/// An empty page table. The region of the queue is physically contiguous and needs no entries.
+/// An empty page table. The queue's region is physically contiguous and needs no entries.
 #[derive(Clone, Copy)]
 struct NoPages;
 
@@ -82,7 +82,7 @@ impl Library {
         fence(Ordering::SeqCst);
         self.stores += 1;
         match scatter(self.stores) % 1024 {
-            // This pause is longer than all the device's rereads together.
+            // This pause is longer than all of the device's rereads combined.
             0 => thread::sleep(Duration::from_micros(50)),
             1..16 => (0..scatter(self.stores) >> 12 & 0x3ff).for_each(|_| spin_loop()),
             _ => {}
@@ -211,7 +211,7 @@ fn time() -> Duration {
 fn never_misplaced(case: Case) {
     let (fetched, misplaced) = race(case, time(), false);
     println!("{fetched} receives fetched, {misplaced} misplaced");
-    assert_eq!(misplaced, 0, "of {fetched}");
+    assert_eq!(misplaced, 0, "misplaced receives, of {fetched} fetched");
     assert!(fetched > 100, "only {fetched} receives were fetched");
 }
 
@@ -233,9 +233,9 @@ fn receives_of_varying_length_are_never_fetched_half_written() {
 /// Shows that these tests detect the race: if the data units of consumed slots are not overwritten, the device fetches
 /// half-written receives.
 #[test]
-fn missing_untouched_marks_expose_race() {
+fn race_occurs_if_consumed_slots_are_not_overwritten() {
     for (longest, full) in [(1, true), (5, true)] {
         let (fetched, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
-        assert_ne!(misplaced, 0, "of {fetched}");
+        assert_ne!(misplaced, 0, "misplaced receives, of {fetched} fetched");
     }
 }

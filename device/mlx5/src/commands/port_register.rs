@@ -15,7 +15,7 @@ use crate::check::{Check, Rejection};
 use crate::port::MAX_MTU;
 use crate::resources::Resources;
 
-/// Link modes that the port supports: 100GBASE-LR4/ER4 and others of 25 to 100 Gbit/s.
+/// Link modes that the port supports: 100GBASE-LR4/ER4 and others from 25 to 100 Gbit/s.
 const LINK_MODES: u32 = 0xf880_0000;
 /// 100GBASE-LR4/ER4, the link mode in use.
 const LINK_MODE: u32 = 1 << 23;

@@ -1,4 +1,4 @@
-//! Transport interface receive objects (TIR), which select the RQ of a frame.
+//! Transport interface receive objects (TIRs), which select the RQ for each received frame.
 //!
 //! # Spec
 //! mlx5 interface, section 16.3.
@@ -47,7 +47,7 @@ impl Tir {
         Ok(Self { context, target, hash })
     }
 
-    /// Returns the TIR with the selected fields of `new`.
+    /// Returns a copy of the TIR, with the fields selected by `fields` taken from `new`.
     ///
     /// # Errors
     /// Fails if a field cannot be changed, or if the hash function is unknown.
@@ -88,7 +88,7 @@ impl Tir {
         used
     }
 
-    /// Returns whether the TIR receives frames from an SQ of this device. `from` is the transport domain of the SQ.
+    /// Returns whether the TIR accepts frames from one of this device's SQs. `from` is that SQ's transport domain.
     /// Section 20, M-26: the loopback bits permit frames from the TIR's own domain.
     pub fn accepts_own(&self, from: TransportDomain, layers: &Layers) -> bool {
         let allowed = match layers.dst.is_multicast() {

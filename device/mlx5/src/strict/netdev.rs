@@ -1,4 +1,4 @@
-//! Checks the WQEs of SQs and the receive WQEs of RQs.
+//! Checks the send WQEs in SQs and the receive WQEs in RQs.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;

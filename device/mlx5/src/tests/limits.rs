@@ -46,7 +46,7 @@ fn small() -> Driver {
     driver
 }
 
-/// Asserts that a command fails this check, and that the rejection is counted and logged.
+/// Asserts that a command fails `check`, and that the rejection is counted and logged.
 #[track_caller]
 fn refused(driver: &mut Driver, command: &Command<'_>, check: Check) {
     let (name, status) = (command.opcode().name(), check.status().name());
@@ -162,7 +162,7 @@ fn limits_of_large_tables_are_enforced() {
     for _ in 1..XRCDS {
         resources.xrcds.insert(()).unwrap();
     }
-    // Indices 0 to 7 are unused, and the last key is created below.
+    // Indices 0 to 7 are unused. The command below creates the last key.
     for _ in 9..MKEYS {
         resources.mkeys.insert(physical.context, &[]).unwrap();
     }
@@ -251,7 +251,7 @@ fn qp_depth_is_capped_at_16() {
 }
 
 #[test]
-fn given_page_limit_is_enforced() {
+fn limit_on_pages_given_to_device_is_enforced() {
     const PAGES: u32 = 1 << 16;
     let mut driver = small();
     let list = pages(0, PAGES.into());
@@ -263,8 +263,8 @@ fn given_page_limit_is_enforced() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts any region length and any list length that fit in memory. The driver only uses the reported
-/// limits to fill in attributes of `ibv_query_device`.
+/// The device accepts regions of any length, and lists of any length that fits in memory. The driver uses the reported
+/// limits only to fill in attributes returned by `ibv_query_device`.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;

@@ -51,7 +51,7 @@ pub(super) struct Flight {
     rnr_naks: u32,
 }
 
-/// Parameters of a connection that limit its requester.
+/// Connection parameters that limit the requester.
 struct Limits {
     window: u32,
     retries: u32,

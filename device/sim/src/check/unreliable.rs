@@ -1,4 +1,4 @@
-//! Checks that UC and UD deliver complete messages as posted, and no messages that must be rejected.
+//! Checks that UC and UD deliver messages complete and exactly as posted, and deliver none that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
@@ -18,7 +18,7 @@ pub(super) struct Received {
     next: usize,
     /// WRITE being received, and the number of its bytes received so far.
     writing: Option<(usize, usize)>,
-    /// Number of bytes written for the receive request at the head of the queue.
+    /// Number of bytes written so far to the buffers of the receive request at the head of the queue.
     filled: usize,
     /// For each message, whether all its packets have arrived.
     whole: Vec<bool>,
@@ -169,7 +169,7 @@ impl Checker<'_> {
     }
 
     /// Determines the receivers of a multicast datagram. Each group member must receive a copy if it would accept the
-    /// same datagram as a unicast.
+    /// same datagram sent by unicast.
     pub(super) fn expect_multicast_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
         let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);
         let mut taken = std::collections::BTreeMap::<_, usize>::new();
@@ -318,7 +318,7 @@ fn range(area: &Area) -> std::ops::Range<u64> {
     first..first + area.len as u64
 }
 
-/// Returns the first `len` bytes in the areas of a side, or `None` if the areas are shorter.
+/// Returns the first `len` bytes in a side's areas, or `None` if the areas are shorter.
 fn stored(host: &SimHost, pair: &Pair, side: usize, areas: &[Area], len: usize) -> Option<Vec<u8>> {
     let bytes = areas.iter().flat_map(|area| {
         &host.regions[&pair.key(side, area.region)].bytes[area.offset..area.offset + area.len]

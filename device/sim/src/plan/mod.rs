@@ -1,4 +1,4 @@
-//! Plan of a simulated run: nodes, queue pairs, requests and software actions, all drawn before the run starts.
+//! Plan for a simulated run: nodes, queue pairs, requests and software actions, all drawn before the run starts.
 //!
 //! A *pair* is two queue pairs connected to each other (for XRC, an initiator and its target). A pair can be connected
 //! several times in a row; each connection, up to the next RESET, is called a *life*. Each side of a pair has four
@@ -9,7 +9,7 @@
 //! - HOT: the target of overlapping WRITEs, so that wrong ordering is detected;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
-//! Each protection domain of a node also has a region of CELLS, the words that all its queue pairs use for atomics. A
+//! Each protection domain of a node also has a CELLS region, with the words that all its queue pairs use for atomics. A
 //! pair also has keys for parts of these regions. Such a key is valid until a work request or the peer invalidates it.
 
 pub(crate) mod draw;
@@ -51,16 +51,16 @@ pub const GRH_BYTES: usize = 40;
 pub const HOT_BYTES: usize = 8192;
 pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
-/// Number of protection domains of each node, not counting [`KERNEL_PD`].
+/// Number of protection domains on each node, not counting [`KERNEL_PD`].
 pub const PDS: u32 = 2;
 /// Protection domain of XRC targets. It has no memory regions.
 pub const KERNEL_PD: u32 = 9;
-/// Number of receive slots of a shared receive queue.
+/// Number of receive slots in a shared receive queue.
 pub const SLOTS: usize = 32;
 /// Destination QP number of multicast packets.
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
-/// A range in a region of one side.
+/// A range in one of a side's regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     pub region: u32,
@@ -96,7 +96,7 @@ pub struct Recv {
     pub fails: Option<Status>,
 }
 
-/// Requests of one side during one life.
+/// Requests posted by one side during one life.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     /// PSN of the first packet sent.
@@ -131,7 +131,7 @@ pub struct End {
     pub qkey: Qkey,
     /// Shared receive queue, if the side uses one.
     pub srq: Option<usize>,
-    /// P_Key of the side, restored by each connection.
+    /// P_Key of the side, restored whenever the pair is connected.
     pub pkey: Pkey,
     /// Whether the engine or its owner flushes requests in ERR.
     pub flush: Flush,
@@ -156,7 +156,7 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// Layout of the area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, in their initial state, each with its side. A key is used in only one life.
+    /// Keys that work requests can modify, in their initial states, each with its side. A key is used in only one life.
     pub keys: Vec<(usize, Key)>,
 }
 
@@ -167,12 +167,12 @@ pub struct Group {
     pub members: Vec<(usize, usize)>,
 }
 
-/// An action of software, or a change in the network.
+/// An action by software, or a change in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Posts the next `count` send requests of a side and rings the doorbell.
+    /// Posts a side's next `count` send requests and rings the doorbell.
     Send { pair: usize, side: usize, count: usize },
-    /// Posts the next `count` receive requests of a side.
+    /// Posts a side's next `count` receive requests.
     Recv { pair: usize, side: usize, count: usize },
     /// Posts up to `count` requests to a shared queue, limited by its free slots.
     Share { srq: usize, count: usize },
@@ -180,7 +180,7 @@ pub enum Action {
     Move { pair: usize, side: usize, to: State },
     /// Moves both sides from RESET to RTS (or side 1 only to RTR) and starts their next life.
     Connect { pair: usize },
-    /// Replaces the P_Key of a side until the pair is connected again.
+    /// Replaces a side's P_Key until the pair is connected again.
     Partition { pair: usize, side: usize, pkey: Pkey },
     /// Makes the network lose every packet to a side until the pair is connected again.
     Silence { pair: usize, side: usize },
@@ -263,7 +263,7 @@ pub fn slots_key(srq: usize) -> u32 {
     u32::try_from(0x100_0000 + srq).expect("there are few queues")
 }
 
-/// Returns the number of the shared queue for a protection domain of a node.
+/// Returns the number of a node's shared queue for a protection domain.
 pub fn srq_of(node: usize, pd: u32) -> usize {
     node * PDS as usize + pd as usize - 1
 }
@@ -292,7 +292,7 @@ impl Pair {
         if self.is_xrc() && side == 1 { Service::XrcTgt } else { self.service }
     }
 
-    /// Returns whether the receive requests of a side come from shared queues.
+    /// Returns whether a side's receive requests come from shared queues.
     pub fn shares_receives(&self, side: usize) -> bool {
         self.ends[side].srq.is_some() || self.service_of(side) == Service::XrcTgt
     }
@@ -306,7 +306,7 @@ impl Pair {
         }
     }
 
-    /// Returns a scatter/gather list that covers areas of a side.
+    /// Returns a scatter/gather list that covers a side's `areas`.
     pub fn sges(&self, side: usize, areas: &[Area]) -> Vec<Sge> {
         let sge = |area: &Area| Sge {
             va: Va::new(va(area.region) + area.offset as u64),
@@ -316,7 +316,7 @@ impl Pair {
         areas.iter().map(sge).collect()
     }
 
-    /// Returns an area of a side as remote memory for its peer.
+    /// Returns the remote address and key with which a side's peer accesses `area`.
     pub fn remote(&self, side: usize, area: Area) -> Remote {
         let rkey = Lkey::new(self.key(side, area.region)).as_rkey();
         Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }
@@ -328,7 +328,7 @@ impl Pair {
         areas.iter().flat_map(|area| &source[area.offset..area.offset + area.len]).copied().collect()
     }
 
-    /// Returns the QP attributes of a side during a life.
+    /// Returns a side's QP attributes during a life.
     pub fn attrs(&self, side: usize, life: usize) -> QpAttrs {
         let (mine, theirs) = (&self.ends[side], &self.ends[1 - side]);
         QpAttrs {
@@ -358,7 +358,7 @@ impl Pair {
         }
     }
 
-    /// Allocates the next area in a side's TARGET.
+    /// Allocates the next area in a side's TARGET region.
     fn allocate(&mut self, side: usize, len: usize) -> Area {
         /// Size of the gap before and after each area, in bytes.
         const GAP: usize = 8;
@@ -388,7 +388,7 @@ impl Op {
         }
     }
 
-    /// Returns the local key that the request invalidates after the data of its READ has arrived.
+    /// For a READ that invalidates a local key when all its data has arrived, returns that key.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,
@@ -423,7 +423,7 @@ impl Op {
     }
 }
 
-/// Returns the index of a side's entry in the P_Key table of its node.
+/// Returns the index of a side's entry in its node's P_Key table.
 pub fn pkey_index(pair: usize, side: usize) -> u16 {
     u16::try_from(1 + pair * 2 + side).expect("there are few pairs")
 }

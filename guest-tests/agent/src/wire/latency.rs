@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{MrId, QpId, Remote};
 
 /// Exchanges `rounds` messages with a peer that runs the same step. Each message is an inline RDMA WRITE, and the
-/// receiver polls its memory for the last byte. One side sends the first message, and the other side answers each
+/// receiver polls its memory for the last byte. One side sends the first message, and the other side replies to each
 /// message with one of its own.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
@@ -15,7 +15,7 @@ pub struct PingPong {
     /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before the step, and is 0
     /// again after the step.
     pub mr: MrId,
-    /// The corresponding bytes of the peer's region.
+    /// The corresponding bytes in the peer's region.
     pub remote: Remote,
     /// Length of a message in bytes. It must be at least 1, and the message must fit inline in a WQE.
     pub len: u32,
@@ -23,7 +23,7 @@ pub struct PingPong {
     pub rounds: u32,
     /// Whether this side sends the first message.
     pub first: bool,
-    /// Time limit for each message of the peer, in milliseconds.
+    /// Time limit for each message from the peer, in milliseconds.
     pub timeout_ms: u32,
 }
 
@@ -41,7 +41,7 @@ impl Default for PingPong {
     }
 }
 
-/// Answer to [`PingPong`]: times from sending a message to receiving the peer's answer. Also the answer to
+/// Answer to [`PingPong`]: times from sending a message to receiving the peer's next message. Also the answer to
 /// [`PingByWrite`](super::PingByWrite), whose messages return to their sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrips {

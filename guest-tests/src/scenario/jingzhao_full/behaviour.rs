@@ -100,7 +100,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     succeed(vm, vec![RawCommand { op_modifier: 3, ..on(0x021, qp.qp.qpn) }, on(0x017, CQN)]).await.map(drop)
 }
 
-/// Returns the CQE of a flushed send (section 7.2).
+/// Returns the CQE for a flushed send (section 7.2).
 fn flushed(qpn: u32, wqe: u32) -> [u8; 32] {
     let mut cqe = [0; 32];
     cqe[0x00..0x04].copy_from_slice(&qpn.to_le_bytes());

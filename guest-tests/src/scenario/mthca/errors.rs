@@ -35,7 +35,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs the cases for any HCA in a [`StockPair`]. When a CQ overflows, the HCA's driver must log one warning, which
+/// Runs the cases for any HCA in a [`StockPair`]. When a CQ overflows, the HCA's driver must log one warning that
 /// contains the text `overrun`.
 pub(in super::super) async fn cases(
     lab: &Lab,
@@ -158,7 +158,7 @@ async fn overflow(pair: &mut StockPair, message: &str) -> Result<()> {
     let requests: Vec<_> = (0..16).map(|_| ends.a.write(region.addr, region.rkey, 64)).collect();
     ends.a.post(vm, &requests).await?;
     let events = ends.a.verbs.events(vm, EVENT_LIMIT).await?;
-    ensure!(events.contains(&event::CQ_ERR), "events {events:?} without CQ_ERR");
+    ensure!(events.contains(&event::CQ_ERR), "no CQ_ERR among the events {events:?}");
     ends.close(pair).await?;
     let warnings = pair.a.new_warnings().await?;
     ensure!(warnings.len() == 1 && warnings[0].contains(message), "the driver logged warnings: {warnings:?}");
@@ -187,7 +187,7 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
     ensure!(
         states.next_back().is_some_and(|line| line.ends_with("ACTIVE"))
             && states.next_back().is_some_and(|line| line.ends_with("DOWN")),
-        "the kernel logged nothing about the port: {messages:#?}"
+        "the kernel did not log that the port went down and came up: {messages:#?}"
     );
     Ok(())
 }

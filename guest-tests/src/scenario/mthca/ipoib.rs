@@ -19,7 +19,7 @@ const PERFTEST_PORT: u16 = 18515;
 
 /// IPoIB modes, each with the interface's MTU (RFC 4391 and 4755).
 const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
-/// Payload lengths of pings: some fit into one packet, some are close to the datagram mode limit, and some need many
+/// Payload lengths of pings: some fit into one packet, some are close to the limit of datagram mode, and some need many
 /// fragments.
 const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 
@@ -245,7 +245,7 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Maximum number of pings until the server answers. The server does not report when it is ready, so the client
+    /// Maximum number of pings until the server replies. The server does not report when it is ready, so the client
     /// pings it once per second.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();

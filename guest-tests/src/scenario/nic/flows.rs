@@ -1,4 +1,4 @@
-//! Counters of the NIC and the kernel, and the distribution of flows over queues.
+//! NIC and kernel counters, and the distribution of flows across queues.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,8 @@ async fn interrupts(station: &mut Station) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// Sends datagrams of flows with random source ports to guest `b`, and waits until they have arrived.
+/// Sends `datagrams` datagrams to guest `b` in each of `flows` flows with random source ports, and waits until all
+/// datagrams have arrived.
 pub(super) async fn send(a: &mut Station, b: &Station, flows: u32, datagrams: u32) -> Result<()> {
     send_to(a, b, PORT, flows, datagrams).await
 }
@@ -113,7 +114,7 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     let received: Vec<u64> = packets_then.iter().zip(&packets).map(|(then, before)| then - before).collect();
     let total: u64 = received.iter().sum();
     let sent = u64::from(FLOWS * DATAGRAMS);
-    ensure!(total >= sent, "the queues of b received {received:?} packets of {sent}");
+    ensure!(total >= sent, "the queues of b received {received:?} packets, but {sent} were sent");
     ensure!(
         received.iter().all(|&count| count * 100 >= total * LEAST_SHARE),
         "the queues of b received {received:?} packets"

@@ -1,5 +1,5 @@
-//! Unplugs a card during its traffic and plugs it in again. A QEMU without the change "vfio-user: Do not delete the
-//! subregion" aborts during the unplug. The cases are then skipped.
+//! Unplugs a card while it carries traffic, then plugs it in again. A QEMU without the change "vfio-user: Do not delete
+//! the subregion" aborts during the unplug. If that happens, the cases are skipped.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::vm::LastState;
 
 /// TCP port of the program that uses the unplugged card.
 const OTHER_PORT: u16 = PORT + 1;
-/// Path of the counter for the RoCE packets that a device has received.
+/// Path of the counter of RoCE packets received by a device.
 const RECEIVED: &str = "/port/roce";
 /// Number of packets that prove progress.
 const UNDER_WAY: u64 = 100;
 const PROGRESS: Duration = Duration::from_secs(60);
 /// Time allowed for QEMU to release a card's memory after it reports that the card is deleted.
 const RELEASE: Duration = Duration::from_secs(3);
-/// Message of a QEMU that lacks the change.
+/// Message printed by a QEMU that lacks the change.
 const ASSERTION: &str = "subregion->container == mr";
 
 pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -71,7 +71,7 @@ fn has_aborted(error: &Error) -> bool {
 }
 
 impl Site {
-    /// Unplugs the second card of guest `a` while both cards of the guest communicate with guest `b`.
+    /// Unplugs the second card of guest `a` while both of the guest's cards communicate with guest `b`.
     async fn unplug_during_traffic(&mut self) -> Result<()> {
         let bystanders = self.start_traffic("", MTHCA, PORT).await?;
         // `ib_mthca` releases a card only after the programs that use it have exited.
@@ -95,8 +95,8 @@ impl Site {
         Ok(())
     }
 
-    /// Starts an endless exchange of verified messages between a card of guest `a` and guest `b`. `prefix` precedes the
-    /// commands.
+    /// Starts an endless exchange of verified messages between a card of guest `a` and guest `b`. `prefix` is prepended
+    /// to the commands.
     async fn start_traffic(&mut self, prefix: &str, card: &str, port: u16) -> Result<RunningProgram> {
         let command = |card| format!("{prefix}ibv_rc_pingpong -c -d {card} -p {port} -n 1000000000");
         let line = command(MTHCA);
@@ -106,7 +106,7 @@ impl Site {
         Ok(RunningProgram { server, client })
     }
 
-    /// Waits until a device has received further packets.
+    /// Waits until a device has received more packets.
     async fn await_packets(&self, device: u16) -> Result<()> {
         let control = self.daemon.controls_of(device);
         let before = control.counter(RECEIVED).await?;

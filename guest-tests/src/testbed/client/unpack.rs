@@ -13,18 +13,18 @@ use anyhow::{Context, Result, ensure};
 const ENTRY_LEN: u64 = 4096;
 /// Maximum number of directories. Their entries are kept in memory until everything else has been unpacked.
 const MOST_DIRECTORIES: usize = 100_000;
-/// Maximum size in bytes of the metadata before an entry, such as long file names. Metadata is kept in memory.
+/// Maximum size in bytes of the metadata that precedes an entry, such as long file names. Metadata is kept in memory.
 const LONGEST_METADATA: u64 = 1 << 20;
 /// Block size of an archive. The contents of entries are padded to whole blocks.
 const BLOCK_LEN: u64 = 512;
 /// Maximum number of bytes after the last entry. tar usually pads by at most 10 KiB.
 const LONGEST_PADDING: u64 = 1 << 20;
 
-/// Unpacks the file or directory with this name to `to`, which appears only once it is complete. The rest of the
+/// Unpacks the file or directory called `name` to `to`, which appears only when it is complete. The rest of the
 /// archive is discarded. The unpacked files take up at most `limit` bytes.
 ///
 /// # Errors
-/// The archive is invalid or too large, does not contain `name`, or cannot be written.
+/// Fails if the archive is invalid, is too large or does not contain `name`, or if its contents cannot be written.
 pub(super) fn unpack(archive: impl Read, name: &str, to: &Path, limit: u64) -> Result<()> {
     let parent = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -45,7 +45,7 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     let mut archive = tar::Archive::new(Metered { archive, allowance: Rc::clone(&allowance) });
     archive.set_preserve_permissions(true);
     let mut space = Space { limit, left: limit, last: PathBuf::new() };
-    // The permissions of a directory may forbid creating files in it, so directories come last, deepest first.
+    // A directory's permissions may forbid creating files in it, so directories are unpacked last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
     // Allowance left over from the previous entry. If that entry's content was not unpacked, the next read needs the
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn archive_is_limited_by_total_size_of_files() {
+    fn archive_is_limited_by_total_file_size() {
         let root = tempfile::tempdir().unwrap();
         let to = root.path().join("to");
         unpack(files(&[500_000, 500_000]).as_slice(), "file", &to, MIB).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_of_sparse_file_count_towards_limit() {
+    fn sparse_file_holes_count_towards_limit() {
         let mut header = header(tar::EntryType::GNUSparse, 0);
         header.set_path("file").unwrap();
         let gnu = header.as_gnu_mut().unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_deep_path_count_towards_limit() {
+    fn deep_path_directories_count_towards_limit() {
         let mut archive = tar::Builder::new(Vec::new());
         let path = format!("file/{}", "d/".repeat(1000));
         archive.append_data(&mut header(tar::EntryType::Regular, 0), path, io::empty()).unwrap();

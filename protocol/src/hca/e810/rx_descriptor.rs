@@ -18,7 +18,7 @@ pub const LEN: usize = 32;
 /// the driver.
 pub const STATUS_OFFSET: usize = 8;
 
-/// Write-back layout, selected by QRXFLXP_CNTXT of the queue.
+/// Write-back layout, selected by the queue's QRXFLXP_CNTXT register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Profile {
@@ -89,11 +89,11 @@ pub struct RxWriteBack {
     pub len: u16,
     /// Number of bytes in the header buffer, 11 bits, or `None` if the buffer was not used.
     pub header_len: Option<u16>,
-    /// The buffer is the last one of the frame.
+    /// This buffer is the last one used by the frame.
     pub end_of_packet: bool,
     /// Results of the checksum verification.
     pub checks: Checks,
-    /// VLAN tag that was stripped.
+    /// VLAN tag, if one was stripped.
     pub tag: Option<Tag>,
     /// Flow hash, if it was computed.
     pub hash: Option<u32>,

@@ -1,4 +1,4 @@
-//! CQEs of frames that an RQ has received.
+//! CQEs for frames received by an RQ.
 //!
 //! # Spec
 //! mlx5 interface, sections 9.3 and 16.5.
@@ -35,7 +35,7 @@ codes! {
         None = 0 "none",
         Tcp = 1 "tcp",
         Udp = 2 "udp",
-        /// The hash covers the security parameter index of IPsec.
+        /// The hash covers the IPsec security parameter index.
         Spi = 3 "spi",
     }
 }
@@ -50,7 +50,7 @@ codes! {
 }
 
 layout! {
-    /// Fields of the CQE of a received frame.
+    /// Fields of the CQE for a received frame.
     pub struct FrameFields[64] big_endian {
         /// RSS hash. It is valid unless `hashed_ports` and `hashed_addresses` are both 0.
         @0x0c         rss_hash: u32 => Hex,
@@ -78,7 +78,7 @@ layout! {
         @0x20[23:0]   user_index: UserIndex,
         /// Number of bytes written to the buffers.
         @0x2c         byte_count: u32,
-        /// Time stamp in units of the device's clock, or 0.
+        /// Timestamp in ticks of the device's clock, or 0.
         @0x30         timestamp: u64 => Hex,
         /// Tag of the flow table entry that forwarded the frame.
         @0x38[23:0]   flow_tag: u32 => Hex,
@@ -101,7 +101,7 @@ impl FrameReceipt {
         Self(FrameFields { opcode: CqeOpcode::Send.code(), owner: false, ..fields })
     }
 
-    /// Parses the CQE of a received frame. Returns its fields, including the owner bit. Returns `None` if the CQE has
+    /// Parses the CQE for a received frame. Returns its fields, including the owner bit. Returns `None` if the CQE has
     /// any other opcode.
     pub fn parse(entry: &[u8; LEN]) -> Option<FrameFields> {
         let fields = FrameFields::parse(entry);

@@ -1,4 +1,4 @@
-//! Strided translation lists, which repeat a pattern of ranges. Programs call them interleaved layouts.
+//! Strided translation lists, which repeat a pattern of ranges. In libmlx5, they are called interleaved layouts.
 //!
 //! A KLM list is strided if the key of its first entry is [`REPEAT_KEY`]. This entry is then a [`RepeatBlock`], and the
 //! entries after it are [`StridedEntry`]s:
@@ -38,7 +38,7 @@ layout! {
 layout! {
     /// Entry of a strided list. It describes a range in the address space of another key.
     pub struct StridedEntry[16] big_endian {
-        /// Distance in bytes between two repetitions of the range.
+        /// Distance in bytes between successive repetitions of the range.
         @0x00[31:16]  stride: u16,
         /// Length of the range in bytes. Unlike in a KLM, 0 means an empty range.
         @0x00[15:0]   byte_count: u16,
@@ -66,15 +66,15 @@ impl StridedEntry {
 /// A strided list in wire format. The list can be shorter than its header states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StridedList<'a> {
-    /// First unit of the list.
+    /// First entry of the list.
     pub header: RepeatBlock,
     rest: &'a [u8],
 }
 
 impl<'a> StridedList<'a> {
     /// Interprets a translation list. Returns `None` if the list is not strided. In a list of page addresses, the
-    /// position of the key holds the low half of a page address. Page addresses are aligned and [`REPEAT_KEY`] is not,
-    /// so such a list is never mistaken for a strided list.
+    /// key's position holds the low half of a page address. Page addresses are aligned and [`REPEAT_KEY`] is not, so
+    /// such a list is never mistaken for a strided list.
     pub fn parse(list: &'a [u8]) -> Option<Self> {
         let (header, rest) = list.split_first_chunk()?;
         let header = RepeatBlock::parse(header);

@@ -13,7 +13,7 @@ bitflags! {
     /// Rights of a user context.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct UserRights: u32 {
-        /// Permits SQs, which send raw Ethernet frames.
+        /// Permits creating SQs, which send raw Ethernet frames.
         const RAW_TRANSMIT = 1 << 0;
         const _ = !0;
     }
@@ -40,7 +40,7 @@ impl Field for UserRights {
 /// User on whose behalf the kernel sends a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum User {
-    /// The kernel, for objects of its own.
+    /// The kernel itself, for its own objects.
     Kernel,
     /// The kernel, for an object that all user contexts may refer to.
     Shared,
@@ -51,7 +51,7 @@ pub enum User {
 impl User {
     const SHARED: u16 = 0xffff;
 
-    /// Decodes the field of a command header.
+    /// Decodes the user field of a command header.
     pub const fn from_code(code: u16) -> Self {
         match code {
             0 => Self::Kernel,
@@ -60,7 +60,7 @@ impl User {
         }
     }
 
-    /// Returns the code in a command header.
+    /// Returns the code used in command headers.
     pub const fn code(self) -> u16 {
         match self {
             Self::Kernel => 0,

@@ -1,4 +1,4 @@
-//! QP paths, and address vectors of datagrams. Both contain an [`Address`].
+//! QP paths, and address vectors for datagrams. Both contain an [`Address`].
 //!
 //! # Spec
 //! mthca interface, sections 6.5 (path) and 6.8 (address vector).
@@ -52,7 +52,7 @@ pub struct Path {
     pub address: Address,
 }
 
-/// Address vector of a datagram.
+/// Address vector for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AddressVector {
     /// Physical port, starting at 1.

@@ -210,6 +210,6 @@ fn failed_segment_leaves_output_unchanged() {
         out.extend(vec![9; len]);
         Ok(())
     };
-    assert_eq!(segments.emit(&mut out, whole), Ok(false), "the second segment is still to come");
+    assert_eq!(segments.emit(&mut out, whole), Ok(false), "the second segment must still be pending");
     assert_eq!(out.len(), b"earlier frame".len() + headers.bytes().len() + 2);
 }

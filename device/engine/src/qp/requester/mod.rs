@@ -43,7 +43,7 @@ use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest,
 #[derive(Debug)]
 struct Request {
     wr: SendRequest,
-    /// Time of the fetch.
+    /// Time at which the request was fetched.
     since: Instant,
     /// Message length in bytes.
     len: u32,
@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// Why a request cannot start.
+/// Reason why a request cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallReason {
     Fence,
@@ -464,7 +464,7 @@ impl Requester {
     }
 }
 
-/// Returns the RNR retry limit; `None` if unlimited.
+/// Returns the RNR retry limit, or `None` if retries are unlimited.
 fn rnr_limit(core: &Core) -> Option<u8> {
     match core.attrs.rnr_retry {
         RnrRetry::Limited(limit) => Some(limit),

@@ -17,14 +17,14 @@ use protocol::ids::Qpn;
 
 use super::*;
 
-/// UAR page of the kernel. The kernel updates the record of a CQ only when it arms the CQ again, so the records of CQs
-/// on this page are not checked.
+/// The kernel's UAR page. The kernel updates a CQ's record only when it arms the CQ again, so the records of CQs on
+/// this page are not checked.
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
 const COMMAND_EQ: u32 = 1;
 /// Bus address of the first page for regions. The traces do not use pages between this address and 35000000h.
 const REGIONS: u64 = 0x2000_0000;
 const ENTRY: u64 = 64;
-/// Offset within an entry of the byte that contains the owner bit.
+/// Offset, within an entry, of the byte that contains the owner bit.
 const OWNER_BYTE: u64 = 0x3f;
 
 struct Ring {
@@ -94,7 +94,7 @@ pub(super) struct Queues {
     eqs: BTreeMap<u32, Ring>,
     cqs: BTreeMap<u32, CompletionRing>,
     qps: BTreeMap<u32, WorkQueues>,
-    /// Regions by the index of their keys.
+    /// Regions, indexed by key index.
     regions: BTreeMap<u32, Region>,
     /// Bus address of the next page for a region.
     next_page: u64,
@@ -112,8 +112,8 @@ impl Default for Queues {
     }
 }
 
-/// Returns a CQE and its owner bit. The timestamp is zeroed, and so is the byte count of all send requests except
-/// READs. The recorded device counted the bytes of every request, but drivers read the count only for READs.
+/// Returns a CQE and its owner bit. The timestamp is zeroed, and so is the byte count of any send request except a
+/// READ. The recorded device counted the bytes of every request, but drivers read the count only for READs.
 pub(super) fn comparable(entry: &[u8]) -> (Cqe, bool) {
     let (entry, owner) = Cqe::parse(&output(entry)).unwrap();
     let entry = match entry {
@@ -156,7 +156,7 @@ impl Queues {
         driver.poke(record.get(), &[0; 8]);
     }
 
-    /// Updates the queues and regions after a command that has succeeded.
+    /// Updates the queues and regions after a command has succeeded.
     pub(super) fn apply(&mut self, driver: &mut Driver, command: &Command<'_>, returned: &[u8]) {
         match command {
             Command::CreateEq(create, pages) => {
@@ -260,7 +260,8 @@ impl Queues {
         driver.poke(context.record.get() + 2, &posted.to_be_bytes());
     }
 
-    /// Returns the message of a work request; `None` if it transfers no data. `buffers` are the receive buffers.
+    /// Returns the message that a work request transfers, or `None` if it transfers no data. `buffers` are the receive
+    /// buffers.
     fn message(
         &mut self,
         driver: &mut Driver,
@@ -291,8 +292,8 @@ impl Queues {
         Some(region.bus + (va - region.first))
     }
 
-    /// Updates the regions after a UMR. The recording does not contain the translation list to which a UMR points,
-    /// so this method builds one from pages that it chooses.
+    /// Updates the regions after a UMR. The recording does not contain the translation list that a UMR points to, so
+    /// this method builds one from pages that it chooses.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {

@@ -1,4 +1,4 @@
-//! Tests of the netdev's data path: SQs, RQs and the objects between them and the flow tables.
+//! Tests the netdev's data path: SQs, RQs and the objects between them and the flow tables.
 
 mod bench;
 mod golden;
@@ -76,7 +76,7 @@ fn work_queue(pd: Pdn, uar: UarIndex, record: u64, log_stride: u8) -> WorkQueue 
     WorkQueue { kind: 1, pd, uar, record, log_stride, log_entries: LOG_ENTRIES, ..WorkQueue::default() }
 }
 
-/// Returns the address of the doorbell record of the send CQ (0) or the receive CQ (1).
+/// Returns the address of a CQ's doorbell record. `number` is 0 for the send CQ and 1 for the receive CQ.
 const fn cq_record(number: u64) -> Iova {
     Iova::new(RECORD.get() + 8 * number)
 }
@@ -180,7 +180,7 @@ impl Net {
         self.driver.ok(&Command::ModifyRq(ModifyRq { rqn: self.rqn, context, ..ModifyRq::default() }));
     }
 
-    /// Creates a TIR that receives all frames from now on.
+    /// Creates a TIR and adds it to the TIRs that receive every frame.
     fn create_tir(&mut self, context: TirContext) -> Tirn {
         let context = TirContext { domain: self.domain, ..context };
         let command = Command::CreateTir(CreateTir { context });
@@ -249,8 +249,8 @@ impl Net {
         self.driver.ring(self.uar, driver::SEND, &doorbell.to_be_bytes());
     }
 
-    /// Creates a flow table of this level and makes it the root. Its only entry forwards all frames of an EtherType to
-    /// `to`.
+    /// Creates a flow table at this level and makes it the root. Its only entry forwards all frames with `ether_type`
+    /// to `to`.
     fn create_flow_table(&mut self, level: u8, ether_type: u16, to: Destination) -> FlowTableId {
         let context = FlowTableContext { level, log_size: 4, ..FlowTableContext::default() };
         let create = Command::CreateFlowTable(CreateFlowTable { table_type: 0, context });
@@ -284,7 +284,7 @@ impl Net {
         self.modify_sq(WorkQueueState::Ready);
     }
 
-    /// Posts a receive with these buffer lengths. Returns the addresses of the buffers.
+    /// Posts a receive with buffers of these lengths. Returns the addresses of the buffers.
     fn post_receive(&mut self, lens: &[u32]) -> Vec<u64> {
         let stride = 16 * lens.len().next_power_of_two();
         let number = u64::from(self.received);
@@ -315,17 +315,17 @@ impl Net {
         Some(entry)
     }
 
-    /// Returns the new CQEs of the SQ.
+    /// Returns the SQ's new CQEs.
     fn send_cqes(&mut self) -> Vec<Cqe> {
         std::iter::from_fn(|| self.reap(0)).map(|entry| Cqe::parse(&entry).unwrap().0).collect()
     }
 
-    /// Returns the fields of the new CQEs of received frames.
+    /// Returns the fields of the new CQEs for received frames.
     fn received(&mut self) -> Vec<FrameFields> {
         std::iter::from_fn(|| self.reap(1)).map(|entry| FrameReceipt::parse(&entry).unwrap()).collect()
     }
 
-    /// Returns the new error CQEs of the RQ, as counters and syndromes.
+    /// Returns the RQ's new error CQEs, as pairs of WQE counter and syndrome.
     fn receive_errors(&mut self) -> Vec<(u16, u8)> {
         let failure = |entry: [u8; 64]| match Cqe::parse(&entry).unwrap().0 {
             Cqe::Failed(failure) => (failure.wqe_counter, failure.syndrome),

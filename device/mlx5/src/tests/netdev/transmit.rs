@@ -268,7 +268,7 @@ fn sqs_send_in_turn() {
     assert_eq!(lens, [154, 70, 154, 154]);
 }
 
-/// Section 20, M-1: an SQ full of WQEs that send no frame does not block the device.
+/// Section 20, M-1: an SQ full of WQEs that send no frames does not block the device.
 #[test]
 fn poll_executes_bounded_number_of_wqes() {
     let mut net = Net::new();
@@ -305,9 +305,9 @@ fn doorbells_for_stopped_sqs_are_ignored() {
     assert_eq!(counts, [("foreign_page", 1), ("overflow", 1), ("sq_state", 1)]);
 }
 
-/// Section 7.4: the doorbell of another queue of the page may be the only one that the device finds.
+/// Section 7.4: the device may find only the doorbell of another queue on the same page.
 #[test]
-fn doorbell_of_unknown_queue_polls_sq_record() {
+fn doorbell_for_unknown_queue_polls_sq_record() {
     let mut net = Net::of(Bench::mapped(), 1);
     assert!(net.driver.resources().uars.is_mapped(net.uar));
     let (sqn, frame) = (net.sqn, plain(2, 64));

@@ -14,7 +14,7 @@ use crate::tools::{stop, wait};
 
 /// Time limit for the kernel to apply a change.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for a connection to fail when its peer does not answer. The connection's own timeouts add up to 4.3 s,
+/// Time limit for a connection to fail when its peer does not respond. The connection's own timeouts add up to 4.3 s,
 /// but the host may be busy.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
@@ -71,9 +71,9 @@ async fn gid_is_there(station: &mut Station, gid: &str, wanted: bool) -> Result<
         }
         anyhow::Ok(())
     };
-    timeout(FOLLOW_TIMEOUT, settled)
-        .await
-        .with_context(|| format!("GID {gid} did not become {wanted} within {FOLLOW_TIMEOUT:?}"))?
+    timeout(FOLLOW_TIMEOUT, settled).await.with_context(|| {
+        format!("the presence of GID {gid} did not become {wanted} within {FOLLOW_TIMEOUT:?}")
+    })?
 }
 
 async fn mtu(a: &mut Station, b: &mut Station) -> Result<()> {

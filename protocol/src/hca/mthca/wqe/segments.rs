@@ -30,7 +30,7 @@ pub struct Link {
 pub struct NextSegment {
     /// Link to the next WQE.
     pub link: Link,
-    /// Whether the driver requests a CQE.
+    /// Whether the driver requests a CQE for this WQE.
     pub signalled: bool,
     /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
@@ -70,7 +70,7 @@ impl NextSegment {
     }
 }
 
-/// UD segment, which contains the address of the receiver.
+/// UD segment, which contains the receiver's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdSegment {
     /// Address vector of the receiver.
