@@ -61,8 +61,8 @@ pub enum MakeError {
     Host(#[from] io::Error),
 }
 
-/// Builds the worker of a device. The socket is passed to each build, and the local network is kept between builds.
-/// Each build opens all other resources again.
+/// Builds a device's worker. The socket is passed to each build, and the local network is kept between builds. Each
+/// build reopens all other resources.
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     device: DeviceConfig,
@@ -103,7 +103,8 @@ impl DeviceBuilder {
     /// Returns the source of the device's clients: an inherited socket or a new one.
     ///
     /// # Errors
-    /// Fails if the socket cannot listen or has no path.
+    /// Fails if the process cannot listen on the socket, or if the device has no socket path and no socket was
+    /// inherited.
     pub fn source(&self, inherited: &mut Inherited) -> Result<Source, MakeError> {
         let Some(path) = &self.device.socket_path else {
             return inherited.take_only().ok_or_else(|| MakeError::NoSocket(self.key.clone()));
@@ -169,8 +170,8 @@ impl DeviceBuilder {
             .make(&setup(device), WorkerParts { builder: self, source, fabric, capture, trace, record })
     }
 
-    /// Returns an output file. An error while opening it is fatal at startup, but only logged after a failure of the
-    /// device.
+    /// Returns an output file. An error while opening it is fatal at startup, but is only logged when the device
+    /// restarts after a failure.
     fn opened<T>(
         &self,
         key: &str,

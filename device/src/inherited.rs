@@ -52,7 +52,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Adopts the sockets passed by `--fd` or through the environment. Call this once, before anything else opens a
+    /// Adopts the sockets passed with `--fd` or through the environment. Call this once, before anything else opens a
     /// descriptor.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Inherited {
         }
     }
 
-    /// Takes the socket of a device without a path.
+    /// Takes the socket for a device without a path.
     pub fn take_only(&mut self) -> Option<Source> {
         self.only.take()
     }

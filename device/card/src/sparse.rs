@@ -11,7 +11,7 @@ const NODE_BITS: u32 = 10;
 const LEAF_LEN: usize = 1 << LEAF_BITS;
 const NODE_LEN: usize = 1 << NODE_BITS;
 
-/// Limits of a table.
+/// Limits on the size of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub entries: usize,
@@ -140,7 +140,7 @@ impl<T> SparseTable<T> {
         Some(value)
     }
 
-    /// Drops every entry from `first` to `last`, inclusive. The time depends on the number of existing entries
+    /// Drops every entry from `first` to `last`, inclusive. The running time depends on the number of existing entries
     /// and leaves, not on the width of the range.
     pub fn remove_range(&mut self, first: u32, last: u32) {
         let indices: Vec<u32> =
@@ -159,8 +159,8 @@ impl<T> SparseTable<T> {
         *self = Self::new(self.capacity);
     }
 
-    /// Returns the entries at index `first` and above, in ascending order of their indices. The time depends on the
-    /// number of existing entries and leaves.
+    /// Returns the entries at index `first` and above, in ascending order of their indices. The running time depends on
+    /// the number of existing entries and leaves.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let start = Path::of(first);
         self.nodes

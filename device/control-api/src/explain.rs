@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_idle_qp_names_wait_reason() {
+    fn idle_qp_explanation_gives_wait_reason() {
         assert_eq!(
             explained(IDLE),
             [
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_xrc_qp_lists_absent_side_as_none() {
+    fn xrc_qp_explanation_shows_none_for_missing_side() {
         let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
         let lines = explained(initiator);
         assert_eq!(
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_receive_is_explained_at_both_ends() {
+    fn missing_receive_request_is_explained_at_both_ends() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_failed_qp_names_cause() {
+    fn failed_qp_explanation_gives_cause() {
         let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
         let ended = Some(Ended { ago: Duration::from_secs(3), by });
         assert_eq!(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_queue_is_explained_by_its_device() {
+    fn nic_queue_explanation_comes_from_device() {
         let queue = Some(vec!["RQ 0x4001: ready".to_owned()]);
         let ignored = Some(IgnoredRow { count: 2, last: "foreign_page".to_owned() });
         let lines = lines(0x4001, &Explanation { situation: None, ignored, queue }).unwrap();
@@ -405,7 +405,7 @@ mod tests {
 
     /// `hcactl` reads durations from JSON, so they must keep their precision.
     #[test]
-    fn json_keeps_microseconds() {
+    fn json_durations_keep_microseconds() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
         let explanation =

@@ -40,7 +40,7 @@ pub struct UdpPeerEntry {
 /// Maximum length of a host name (RFC 1035, section 2.3.4).
 const MAX_NAME_LEN: usize = 253;
 
-/// Maximum length of a label of a host name (RFC 1035, section 2.3.4).
+/// Maximum length of a label in a host name (RFC 1035, section 2.3.4).
 const MAX_LABEL_LEN: usize = 63;
 
 /// An address or a host name, with a port, or the name of a service.
@@ -86,7 +86,7 @@ impl TryFrom<String> for PeerAddr {
 }
 
 fn is_name(text: &str) -> bool {
-    // Require a letter, so that a malformed IPv4 address is not taken for a host name.
+    // Require a letter, so that a malformed IPv4 address is not mistaken for a host name.
     text.len() <= MAX_NAME_LEN
         && text.bytes().any(|byte| byte.is_ascii_alphabetic())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))

@@ -1,4 +1,4 @@
-//! Tests ECN marks, congestion notification packets and the rate of a flow (IBTA annex A17, section A17.9).
+//! Tests ECN marks, congestion notification packets and flow rates (IBTA annex A17, section A17.9).
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn bytes_in(pair: &mut Pair, node: Node, time: Duration) -> usize {
 }
 
 #[test]
-fn connected_packets_use_ect_and_keep_dscp() {
+fn connected_qp_packets_use_ect_and_keep_dscp() {
     for (service, given, sent) in [
         (Service::Rc, 0x00, 0x02),
         (Service::Rc, 0xb8, 0xba),
@@ -245,7 +245,7 @@ fn queued_reply_waits_for_at_most_two_pacing_pauses() {
 }
 
 #[test]
-fn cnp_from_other_sources_is_ignored() {
+fn invalid_cnp_is_ignored() {
     let mut pair = Pair::new();
     let with = |pair: &mut Pair, bth: Bth, encap: Encap| {
         pair.deliver_packet(A, &encap, &Packet { bth, srqn: None, ext: Ext::None, payload: &[0; 16] });

@@ -37,7 +37,7 @@ const FREED_KEYS: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page in which only the first half of a doorbell has been written.
+    /// UAR page to which only the first half of a doorbell has been written.
     half_page: Option<u64>,
     /// Freed keys, most recent last.
     freed: VecDeque<Lkey>,
@@ -57,7 +57,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA, and INIT_HCA, which implies CLOSE_HCA. Afterwards, all keys may be used again.
+    /// Handles CLOSE_HCA, and INIT_HCA, which implies CLOSE_HCA. After either command, any key may be reused.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }

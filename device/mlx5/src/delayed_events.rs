@@ -1,9 +1,9 @@
-//! Completion events that are delayed because their CQ has moderation.
+//! Completion events that are delayed because their CQ has moderation enabled.
 //!
 //! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
 //! enabled moderation for a CQ, the event for successful WQEs of an SQ is therefore delayed until another event is
 //! written to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or [`TIMEOUT`] has passed. A frame and
-//! its reply then cause one interrupt instead of two. If an event times out, no further events of its EQ are delayed
+//! its reply then cause one interrupt instead of two. If an event times out, no further events for its EQ are delayed
 //! until an urgent event is written to the EQ.
 //!
 //! # Spec
@@ -15,28 +15,28 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::{Cqn, Eqn};
 
-/// Number of unread entries with which a CQ's event is no longer delayed.
+/// Number of unread entries at which a CQ's event is no longer delayed.
 pub const MAX_DELAYED_ENTRIES: u32 = 4;
 
 /// Bound: maximum delay of an event. The delay exceeds the time that a peer's kernel takes to reply, even in an
-/// emulated guest, but does not slow down a sender that waits for buffer space.
+/// emulated guest, but is too short to slow down a sender that waits for buffer space.
 const TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bound: at most one entry for each EQ, and at most one CQN in all entries for each CQ that was ever delayed and has
-/// not been taken out.
+/// Bound: at most one entry per EQ. Together, the entries contain at most one CQN for each event that has been delayed
+/// but neither written nor dropped. The CQN of a destroyed CQ also stays until its event is due.
 #[derive(Debug, Default)]
 pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
 
 #[derive(Debug)]
 enum Delayed {
-    /// The events of these CQs are written at `until` at the latest.
+    /// The events of these CQs are written by `until` at the latest.
     Until { until: Instant, cqns: BTreeSet<Cqn> },
     /// An event timed out, so events are not delayed for now.
     Off,
 }
 
 impl DelayedEvents {
-    /// Delays the event of a CQ. Returns false if the event must be written immediately.
+    /// Delays a CQ's event. Returns false if the event must be written immediately.
     pub fn delay(&mut self, eqn: Eqn, cqn: Cqn, now: Instant) -> bool {
         let first = || Delayed::Until { until: now + TIMEOUT, cqns: BTreeSet::new() };
         match self.0.entry(eqn).or_insert_with(first) {
@@ -48,7 +48,7 @@ impl DelayedEvents {
         }
     }
 
-    /// Drops the event of a CQ whose entries have all been read.
+    /// Drops a CQ's event because all entries of the CQ have been read.
     pub fn cancel(&mut self, eqn: Eqn, cqn: Cqn) {
         if let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn)
             && cqns.remove(&cqn)
@@ -58,14 +58,14 @@ impl DelayedEvents {
         }
     }
 
-    /// Allows events of an EQ to be delayed again.
+    /// Allows an EQ's events to be delayed again.
     pub fn resume(&mut self, eqn: Eqn) {
         if let Some(Delayed::Off) = self.0.get(&eqn) {
             self.0.remove(&eqn);
         }
     }
 
-    /// Returns the CQs whose events are written now because another event was written to the EQ.
+    /// Removes and returns the CQs whose events must be written now, because another event was written to the EQ.
     pub fn take(&mut self, eqn: Eqn) -> BTreeSet<Cqn> {
         let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn) else { return BTreeSet::new() };
         let cqns = std::mem::take(cqns);
@@ -73,7 +73,7 @@ impl DelayedEvents {
         cqns
     }
 
-    /// Returns the CQs whose events have timed out.
+    /// Removes and returns the CQs whose events have timed out.
     pub fn take_expired(&mut self, now: Instant) -> Vec<Cqn> {
         let mut expired = Vec::new();
         for delayed in self.0.values_mut() {
@@ -87,7 +87,7 @@ impl DelayedEvents {
         expired
     }
 
-    /// Returns the time of the next call to [`DelayedEvents::take_expired`].
+    /// Returns the time at which [`DelayedEvents::take_expired`] must be called next.
     pub fn deadline(&self) -> Option<Instant> {
         let until = |delayed: &Delayed| match delayed {
             Delayed::Until { until, .. } => Some(*until),

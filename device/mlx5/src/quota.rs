@@ -1,4 +1,4 @@
-//! Quotas of DevX user contexts. All programs of a guest share the device's objects with the kernel. The device
+//! Quotas of DevX user contexts. All programs in a guest share the device's objects with the kernel. The device
 //! therefore limits how many scarce objects one program can own, and how many all programs together can own.
 //!
 //! QPs, CQs, SRQs, PDs, XRC domains and UAR pages have no quota. Verbs programs create these objects and may rely on
@@ -75,7 +75,7 @@ impl Scarce {
         }) as usize
     }
 
-    /// Returns whether a user context can create another object of this kind. It owns `owned` of them, and all user
+    /// Returns whether a user context that already owns `owned` objects of this kind can create another one. All user
     /// contexts together own `total`. One user context can own a quarter of the device's objects, and all together
     /// three quarters. The rest is reserved for the kernel.
     pub const fn has_room(self, owned: usize, total: usize) -> bool {
@@ -83,7 +83,7 @@ impl Scarce {
     }
 }
 
-/// Numbers of scarce objects that user contexts own.
+/// Counts of the scarce objects that user contexts own.
 #[derive(Debug, Default)]
 pub struct Owned {
     /// Number of objects of each kind that each user context owns. Zero counts are removed, which bounds the map.
@@ -132,7 +132,7 @@ mod tests {
     const USERS: [UserId; 2] = [UserId::new(1), UserId::new(2)];
 
     #[test]
-    fn shares_leave_a_quarter_for_the_kernel() {
+    fn quotas_leave_a_quarter_for_the_kernel() {
         assert!(Scarce::FlowTable.has_room(63, 191));
         assert!(!Scarce::FlowTable.has_room(64, 64) && !Scarce::FlowTable.has_room(0, 192));
         assert!(Scarce::WorkQueue.has_room(2047, 2047) && !Scarce::WorkQueue.has_room(2048, 2048));

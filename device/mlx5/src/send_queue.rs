@@ -130,7 +130,7 @@ impl SendQueue {
     /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
         // A WQE with an invalid size can end past the blocks that were consumed. The count stops there, because later
-        // blocks are not consumed yet.
+        // blocks have not been consumed yet.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }
@@ -341,7 +341,7 @@ mod tests {
 
     /// Section 20, M-1: a WQE of size 0 must not stop the queue or make the device loop.
     #[test]
-    fn wqe_of_invalid_size_still_consumes_blocks() {
+    fn wqe_with_invalid_size_still_consumes_blocks() {
         let dma = guest_memory(0, 1);
         let (mut queue, buffer) = queue();
         put(&dma, 0, 0);
@@ -368,7 +368,7 @@ mod tests {
         ControlSegment::parse_prefix(taken.bytes).unwrap().qpn.get().into()
     }
 
-    /// A queue uses neither the blocks of another queue, nor those that it copied before it was reset.
+    /// A queue uses neither blocks copied for another queue, nor those that it copied before it was reset.
     #[test]
     fn copied_blocks_belong_to_one_queue() {
         let dma = guest_memory(0, 1);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_reports_each_change_of_counter_once() {
+    fn poll_reports_each_counter_change_once() {
         let (mut queue, _) = queue();
         queue.counters = Counters::default();
         queue.learn(4).unwrap();

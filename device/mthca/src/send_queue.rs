@@ -96,9 +96,9 @@ impl SendQueue {
         self.queue.read(mem, offset, out)
     }
 
-    /// Handles a doorbell, together with the current contents of the doorbell record. Section 5.2: stores to UAR pages
-    /// are posted, so the record is often ahead of the doorbell. Returns whether the doorbell or the record announces
-    /// new requests.
+    /// Handles a doorbell, together with the current contents of the doorbell record. Returns whether either of them
+    /// announces new requests. Section 5.2: stores to UAR pages are posted, so the record is often ahead of the
+    /// doorbell.
     ///
     /// # Errors
     /// Fails if the doorbell announces more requests than the queue has slots, unless the record announces new

@@ -68,8 +68,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit counts all requests posted so far. Read the record again before reporting that too few requests are
-        // left.
+        // The limit applies to all requests posted so far, so the record is read again before concluding that too few
+        // are left.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -84,7 +84,7 @@ impl SharedReceiveQueue {
         request(offset, &slot)
     }
 
-    /// Sets the limit. An event is raised once when the number of pending requests is below the limit. A limit of 0
+    /// Sets the limit. When the number of pending requests is below the limit, a single event is raised. A limit of 0
     /// disables the event.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;

@@ -32,7 +32,7 @@ pub(super) enum ChangeError {
     Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
 }
 
-/// Added to the error if the sandbox may have denied access to the configuration file.
+/// Hint that is added to the error if the sandbox may have denied access to the configuration file.
 pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed at startup. Use `hcactl reload`, which sends the current file, or add the directory of the file to `confinement.readable`";
 
 /// Returns an error and its causes on one line.

@@ -48,7 +48,7 @@ const MAX_FIELDS: usize = 32;
 /// Time limit for receiving a client's request, and for sending the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the text of a scrape is reused.
+/// How long the text generated for a scrape is reused for later scrapes.
 pub const CACHE_TIME: Duration = Duration::from_millis(500);
 
 /// Pause after `accept` has failed, for example because no descriptors are left.
@@ -72,7 +72,7 @@ impl Listener {
         Ok(Self::Tcp(listener))
     }
 
-    /// Returns the TCP address, unless this is a Unix socket.
+    /// Returns the TCP address, or `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -81,7 +81,7 @@ impl Listener {
     }
 }
 
-/// Serves until dropped. Requires a tokio runtime with I/O and time.
+/// Serves until dropped. Requires a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// Fails if the runtime cannot register the socket.
@@ -144,7 +144,7 @@ impl Clients {
 struct Source {
     process: Process,
     registry: DeviceRegistry,
-    /// The last text and when it was generated.
+    /// The last generated text, and the time at which it was generated.
     text: Option<(Instant, Arc<str>)>,
 }
 

@@ -1,8 +1,8 @@
 //! Keeps the peers of devices up to date with DNS.
 //!
 //! This code runs on the main thread. A device's thread never looks up a name: it receives the resulting peers in a
-//! call, between two turns of its event loop. `directory` decides when to look up which name, and `resolver` is the DNS
-//! client.
+//! call, between two turns of its event loop. `directory` decides which name to look up and when, and `resolver` is the
+//! DNS client.
 
 mod directory;
 mod resolver;
@@ -24,7 +24,7 @@ use crate::control::named_peers::PeerNames;
 use crate::control::peers::PeerCall;
 use crate::control::registry::{Device, DeviceRegistry};
 
-/// Maximum number of lookups in progress for one device. It bounds the number of sockets.
+/// Maximum number of lookups in progress for one device. This bounds the number of sockets.
 const MAX_LOOKUPS: usize = 8;
 
 /// Pause before the peers are sent again to a device that did not accept them.
@@ -165,9 +165,10 @@ fn split<T>(answer: Result<T, LookupError>) -> (Option<T>, Option<LookupError>) 
     }
 }
 
-/// Logs the peers that joined and left. There is at most one such change per answer, so a zone cannot flood the log.
+/// Logs the peers that joined and left. There is at most one such change per answer, so a DNS zone cannot flood the
+/// log.
 fn report(device: &Device, Change { joined, left }: &Change) {
-    /// Maximum number of peers listed in a line.
+    /// Maximum number of peers listed in one log line.
     const LISTED: usize = 16;
     let device = &device.name;
     for (peers, what) in

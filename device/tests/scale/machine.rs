@@ -38,10 +38,10 @@ pub(crate) struct Guest {
 }
 
 /// Returns an initialised device with LID `lid` (1 or 2). Its default peer has the other LID. As with the public
-/// driver, its tables have the default sizes and are mapped in chunks of 256 KiB.
+/// driver, the device's tables have the default sizes and are mapped in chunks of 256 KiB.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
-    /// Number of pages of each table in [`TABLES`].
+    /// Number of pages in each of the [`TABLES`].
     const PAGES: [u16; 5] = [4096, 1024, 1, 2048, 2048];
     let mut machine = powered_on(lid, options);
     machine.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
@@ -104,12 +104,12 @@ impl Bus for Guest {
 }
 
 impl Guest {
-    /// Reads a little-endian word of guest memory.
+    /// Reads a little-endian word from guest memory.
     pub(crate) fn word(&mut self, at: u64) -> u32 {
         u32::from_le_bytes(self.peek(at, 4).try_into().unwrap())
     }
 
-    /// Reads a word of a QP's context in guest memory.
+    /// Reads a word from a QP's context in guest memory.
     pub(crate) fn context_word(&mut self, qpn: u32, offset: u64) -> u32 {
         self.word(ICM_CONTEXT + QPC + u64::from(qpn) * 256 + offset).swap_bytes()
     }

@@ -1,4 +1,5 @@
-//! Baselines that are measured on the same machine in the same run: raw UDP, and memory copies by one thread.
+//! Baselines for the HCA results, measured on the same machine and in the same run: raw UDP, and single-threaded memory
+//! copies.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(crate) const PINGS: u32 = 5_000;
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// The baselines with which the results for HCAs are compared.
+/// The baselines against which HCA results are compared.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,

@@ -23,7 +23,7 @@ use crate::run_dir::RunDir;
 use crate::testbed::kind::Device;
 use crate::vm::Vm;
 
-/// Largest path MTU of `ib_mthca`.
+/// Largest path MTU that `ib_mthca` supports.
 const MTU: u16 = 2048;
 /// Messages that each pair exchanges, by service. No length is a multiple of the path MTU.
 const CELLS: &[(Service, &[(Operation, u32)])] = &[

@@ -17,7 +17,7 @@ use crate::run_dir::RunDir;
 use crate::tools::{await_text, spawn, stop};
 use crate::vm::{Image, Vm};
 
-/// Directory that the server serves by TFTP.
+/// Directory that the server serves over TFTP.
 const TFTP_ROOT: &str = "/srv/tftp";
 const TFTP_TAG: &str = "tftp";
 /// Prefix of the network's addresses. The server is .1, and DHCP assigns .100 to .200.

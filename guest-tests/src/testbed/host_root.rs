@@ -1,11 +1,11 @@
 //! Guests whose root file system is the host's own.
 //!
-//! QEMU shares the host's whole root read-only over 9P, with the permissions of the user that runs it. In the guest,
-//! the root is the lower layer of an overlay, so that programs can change all files. The changes are in the guest's
-//! memory and are lost when it stops.
+//! QEMU shares the host's whole root read-only over 9P, with the permissions of the user that runs QEMU. In the guest,
+//! the root is the lower layer of an overlay, so that programs can change any file. The changes are kept in the guest's
+//! memory and are lost when the guest stops.
 //!
-//! The host need not have programs such as `ip` and `modprobe`. The guest is therefore set up by the initramfs, which
-//! contains busybox and all drivers, before it enters the host's root.
+//! The host need not have programs such as `ip` and `modprobe`. Therefore, the initramfs, which contains busybox and
+//! all drivers, sets up the guest before the guest enters the host's root.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use crate::vm::Vm;
 const ROOT_TAG: &str = "root";
 /// Mount tag of the writable directory.
 const WRITABLE_TAG: &str = "writable";
-/// Directories in which guests have file systems of their own.
+/// Directories on which guests mount file systems of their own.
 const OWN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
 /// The host's root file system as the root of a testbed's guests.
@@ -30,10 +30,10 @@ pub struct HostRoot {
 }
 
 impl HostRoot {
-    /// Checks that a directory of the host is available at the same path in the guests.
+    /// Checks that a directory on the host is available at the same path in the guests.
     ///
     /// # Errors
-    /// The guests have other files there, or the path is not UTF-8.
+    /// Fails if the guests have other files there, or if the path is not UTF-8.
     pub(super) fn check(&self, folder: &Path) -> Result<()> {
         ensure!(folder.to_str().is_some(), "the path {} is not UTF-8", folder.display());
         let own = OWN.iter().find(|own| folder.starts_with(own));
@@ -46,7 +46,7 @@ impl HostRoot {
         Ok(())
     }
 
-    /// Returns the descriptions of the shared directories for QEMU.
+    /// Returns the directories that QEMU must share with the guest.
     pub(super) fn devices(&self) -> Vec<Share> {
         let share = |folder: &Path, tag: &str, read_only| Share {
             folder: folder.to_owned(),
@@ -57,10 +57,10 @@ impl HostRoot {
         std::iter::once(share(Path::new("/"), ROOT_TAG, true)).chain(writable).collect()
     }
 
-    /// Makes a guest enter the host's root.
+    /// Switches a guest to the host's root.
     ///
     /// # Errors
-    /// A file system cannot be mounted.
+    /// Fails if a file system cannot be mounted.
     pub(super) async fn enter(&self, vm: &mut Vm) -> Result<()> {
         let step = EnterRoot { system: System::Shared(ROOT_TAG.to_owned()), modules: None };
         vm.call(step).await.context("cannot mount the host's root file system")?;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn only_writable_directory_is_shared_for_writing() {
+    fn only_writable_directory_is_shared_read_write() {
         let shares = HostRoot { writable: Some("/home/me".into()) }.devices();
         let shares: Vec<_> =
             shares.iter().map(|share| (share.folder.to_str().unwrap(), share.read_only)).collect();

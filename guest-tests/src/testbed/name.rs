@@ -1,4 +1,4 @@
-//! Names of testbeds, guests and files in guests on the command line.
+//! Command-line names for testbeds, guests, and files in guests.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// Name of a guest in a testbed: `a` to `z`, then `aa`, `ab` and so on. The value counts from 0.
+/// Name of a guest in a testbed: `a` to `z`, then `aa`, `ab` and so on. The value is the guest's index, starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestName(u8);

@@ -1,4 +1,4 @@
-//! Fuzzes JingZhao contexts and the state changes of a QP context.
+//! Fuzzes JingZhao contexts, and state changes of a QP context.
 
 use std::cell::Cell;
 

@@ -16,9 +16,9 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. The frames of a
-/// turn add up to half a megabyte at the largest path MTU, or to 1.2 megabytes if a NIC sends jumbo frames.
-/// Shared-memory fabrics also limit the bytes per turn.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. The frames sent in
+/// one turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if a NIC sends jumbo
+/// frames. Shared-memory fabrics also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number
@@ -45,7 +45,7 @@ impl Sender {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Handles a frame from the fabric, which may lack its ICRC.
+    /// Handles a frame that arrived from the fabric, possibly without its ICRC.
     pub fn handle_arrival(&mut self, frame: &[u8], icrc: IcrcField) {
         if icrc == IcrcField::Computed || self.shows_frames() {
             return self.handle_frame(&sealed(frame, icrc));
@@ -101,7 +101,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric. Recording and replay both use the limit of shared memory, so that their turns are the
+        // A replay has no fabric. Recording and replay both use the shared-memory limit, so that their turns are the
         // same.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
@@ -245,7 +245,7 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    /// Moves the last frame of the batch to the frames that this HCA has sent to itself.
+    /// Moves the last frame in the batch to the frames that this HCA has sent to itself.
     fn loop_last(&mut self, icrc: IcrcField, about: impl FnOnce() -> About) {
         let is_active = self.is_port_active();
         let Some(frame) = self.outbound.last() else { return };
@@ -275,7 +275,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports why the port dropped a frame, if it did. Frames that the port answered have no drop reason.
+    /// Reports why the port dropped a frame, if it did. Frames that the port replied to have no drop reason.
     #[cold]
     fn report_drop(&mut self, frame: &[u8]) {
         let Some(reason) = self.port.take_drop() else { return };
@@ -301,7 +301,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Captures the last frame of the batch, applies the impairments to it, and sends it to the fabric. In loopback,
+    /// Captures the last frame in the batch, applies the impairments to it, and sends it to the fabric. In loopback,
     /// returns the frame to the port instead.
     pub(super) fn send_frame(&mut self, about: impl FnOnce() -> About) {
         if self.port.is_looped_back() {

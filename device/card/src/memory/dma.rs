@@ -1,6 +1,6 @@
 //! The DMA map: ranges of bus addresses mapped by the client. Only this module accesses guest memory.
 //!
-//! The client specifies each range as a part of a file. Each file is mapped once, as a whole, no matter how many ranges
+//! The client specifies each range as part of a file. Each file is mapped once, as a whole, no matter how many ranges
 //! and descriptors refer to it. With an emulated IOMMU, each 4 KiB page is a separate range, and one mapping per range
 //! would exceed the host's limit on mappings. Ranges that are contiguous on the bus and in the file are merged into one
 //! window. [`Limits`] restricts what a client may map.
@@ -35,8 +35,7 @@ use crate::record::RecordSink;
 /// Granularity of ranges in bytes.
 pub const PAGE_LEN: u64 = 4096;
 
-/// A part of the accessed range is not mapped with the required permission, or the host cannot provide one of
-/// its pages.
+/// Part of the accessed range is not mapped with the required permission, or the host cannot provide one of its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("guest memory at {iova} ({len} bytes) is not mapped for {access} access")]
 pub struct DmaError {
@@ -79,7 +78,7 @@ pub enum MapError {
     /// The file is on a file system that may fail to provide pages.
     #[error("the guest memory file must be on tmpfs or hugetlbfs, not on a file system of type {magic:#x}")]
     FileSystem {
-        /// `f_type` as statfs(2) returns it.
+        /// `f_type` as returned by statfs(2).
         magic: u64,
     },
     #[error("cannot map the file that backs the DMA range: {0}")]
@@ -193,8 +192,8 @@ impl GuestMemory {
         }
     }
 
-    /// Blocks or permits all accesses. While blocked, every access fails, as for a function that is not
-    /// enabled as a bus master. The map is kept.
+    /// Blocks or permits all accesses. While accesses are blocked, all of them fail, as they do for a function that is
+    /// not enabled as a bus master. The map is kept.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }
@@ -213,9 +212,8 @@ impl GuestMemory {
     /// Copies bytes out of guest memory. The range may span adjoining mappings.
     ///
     /// # Errors
-    /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost
-    /// during this access, `out` contains zeros instead of that page, and possibly instead of the rest of the
-    /// file.
+    /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost during this
+    /// access, `out` contains zeros in place of that page, and possibly in place of the rest of the file.
     #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         if self.in_one_window(iova, out.len(), readable, |bytes| take(bytes, out)) {
@@ -284,8 +282,8 @@ impl GuestMemory {
     /// Copies bytes into guest memory.
     ///
     /// # Errors
-    /// If the range is not entirely writable, or its file is lost, nothing was written. If a page is lost
-    /// during this access, only a part of the data may have been written.
+    /// If the range is not entirely writable, or its file is lost, nothing is written. If a page is lost during this
+    /// access, only part of the data may have been written.
     #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
         let copy = |bytes: &VolatileSlice<'_>| {
@@ -377,7 +375,7 @@ impl GuestMemory {
 
     /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns whether the
     /// access succeeded. If not, the caller repeats it in pieces. Always returns false, without accessing memory, while
-    /// accesses are recorded or replayed.
+    /// accesses are being recorded or replayed.
     #[inline(always)]
     fn in_one_window(
         &self,
@@ -427,7 +425,7 @@ impl GuestMemory {
 }
 
 impl Piece<'_> {
-    /// Checks after an access whether a page was lost.
+    /// Checks whether a page was lost during an access.
     fn check(&self, error: DmaError) -> Result<(), DmaError> {
         if self.file.is_lost() { Err(error) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! The clock for the trace of a replay. It returns the recorded times, so that all replays of a record produce the same
+//! The clock for traces of a replay. It returns the recorded times, so that all replays of a record produce the same
 //! trace.
 
 use std::cell::Cell;
@@ -8,7 +8,7 @@ thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Sets the clock of this thread to a time since 1970.
+/// Sets this thread's clock to the given time since the Unix epoch.
 pub(super) fn set(since_1970: Duration) {
     NOW.set(since_1970);
 }

@@ -1,4 +1,4 @@
-//! Function private memory (FPM): the limits of context memory, and the placement of objects within it.
+//! Function private memory (FPM): the limits on context memory objects, and the placement of these objects.
 //!
 //! The device itself stores all objects except PBLEs. For most of these objects, it declares a size of one byte, so
 //! that the host needs to map only a few segments.
@@ -91,14 +91,14 @@ const fn object(at: usize, len: u64) -> Object {
     Object { at, len }
 }
 
-/// Length of a free list entry in bytes.
+/// Length of a free-list entry in bytes.
 const FREE_ENTRY_LEN: u64 = 4;
 /// Length of the port bitmap in bytes.
 const PORTS_LEN: u64 = 8192;
 
-/// All object kinds except PBLEs, in the order of the buffer: QPs, CQs, SRQs, hash entries, ARP entries, port
-/// bitmap, regions, transmit buffers and their free list, read responses and their free list, timers,
-/// multicast groups, address handles, read requests and their free list, headers, metadata.
+/// All object kinds except PBLEs, in buffer order: QPs, CQs, SRQs, hash entries, ARP entries, port bitmap, regions,
+/// transmit buffers and their free list, read responses and their free list, timers, multicast groups, address handles,
+/// read requests and their free list, headers, metadata.
 const OBJECTS: [Object; 18] = [
     object(0, 1),
     object(8, 1),
@@ -135,7 +135,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
     Ok(Done::Plain)
 }
 
-/// Executes "Commit FPM": replies with the base address of each kind's objects.
+/// Executes "Commit FPM": returns the base address for each kind of object.
 ///
 /// # Errors
 /// Fails if the objects do not fit in the address space, or the buffer is too short or not in mapped memory.

@@ -20,7 +20,7 @@ use crate::limits::Limits;
 pub(in super::super) struct Paths {
     max_arp_entries: u32,
     max_handles: u32,
-    /// ARP table, at most `max_arp_entries` entries.
+    /// ARP table, with at most `max_arp_entries` entries.
     arp: BTreeMap<ArpIndex, MacAddr>,
     /// Address handles, at most `max_handles` entries.
     handles: BTreeMap<AhIndex, AddressHandle>,
@@ -33,7 +33,7 @@ pub(super) struct AddressHandle {
     pub(super) source_mac: MacAddr,
     /// ARP table entry with the destination MAC address.
     pub(super) arp: ArpIndex,
-    /// Source and destination IP address.
+    /// Source and destination IP addresses.
     pub(super) addresses: IpAddrs,
     /// VLAN tag to insert.
     pub(super) tag: Option<Tci>,
@@ -90,7 +90,7 @@ impl Paths {
         (self.arp.len(), self.handles.len())
     }
 
-    /// Returns the rows of address handles, starting at index `from`.
+    /// Returns one row per address handle, starting at index `from`.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, HandleRow)> {
         self.handles.range(AhIndex::new(from)..).map(|(index, handle)| {
             let row = HandleRow {

@@ -17,7 +17,7 @@ fn pulse(driver: &mut Driver) {
     driver.bus.hca.set_link(!up);
 }
 
-/// Creates a driver with link events enabled, so that each [`pulse`] fires the admin queue cause.
+/// Creates a driver with link events enabled, so that each [`pulse`] raises the admin queue cause.
 fn listening() -> Driver {
     let mut driver = started();
     driver.succeed(&link::want_events());
@@ -27,7 +27,7 @@ fn listening() -> Driver {
 use super::link;
 
 #[test]
-fn signalled_vector_is_masked_and_keeps_causes() {
+fn signalled_vector_is_disabled_but_keeps_pending_causes() {
     let mut driver = listening();
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 1);
@@ -36,7 +36,7 @@ fn signalled_vector_is_masked_and_keeps_causes() {
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 0);
     driver.write(Register::GlintDynCtl(0), INTENA | CLEARPBA | 3 << 3);
-    assert_eq!(driver.interrupts(0), 1, "both events cause one interrupt, which CLEARPBA does not drop");
+    assert_eq!(driver.interrupts(0), 1, "the two events cause one interrupt, which CLEARPBA does not drop");
     driver.enable_vector(0);
     assert_eq!(driver.interrupts(0), 0);
     assert_eq!(driver.read(Register::GlintDynCtl(0)) & INTENA, INTENA);
@@ -76,7 +76,7 @@ fn software_trigger_signals_vector() {
 }
 
 #[test]
-fn software_trigger_of_oicr_vector_sets_swint() {
+fn software_trigger_on_oicr_vector_sets_swint() {
     const SWINT: u32 = 1 << 31;
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
@@ -86,7 +86,7 @@ fn software_trigger_of_oicr_vector_sets_swint() {
     assert_eq!(driver.interrupts(4), 1);
     assert_eq!(driver.read(Register::PfintOicr), SWINT);
     driver.write(Register::GlintDynCtl(3), INTENA | SWINT_TRIG);
-    assert_eq!(driver.read(Register::PfintOicr), 0, "a trigger of another vector must not set SWINT");
+    assert_eq!(driver.read(Register::PfintOicr), 0, "triggering another vector must not set SWINT");
     driver.write(Register::PfintOicrCtl, 4);
     driver.write(Register::GlintDynCtl(4), INTENA | SWINT_TRIG);
     assert_eq!(driver.read(Register::PfintOicr), 0, "SWINT must not be set if the OICR cause is disabled");
@@ -148,7 +148,7 @@ fn enabling_pending_oicr_cause_signals_vector() {
     assert_eq!(driver.read(Register::PfintOicr), 0);
 }
 
-/// Advances time by `micros` and handles deadlines.
+/// Advances time by `micros` microseconds and handles any deadline that has passed.
 pub(super) fn wait(driver: &mut Driver, micros: u64) {
     driver.bus.now = driver.bus.now + Duration::from_micros(micros);
     driver.bus.hca.set_now(driver.bus.now);
@@ -156,7 +156,7 @@ pub(super) fn wait(driver: &mut Driver, micros: u64) {
 }
 
 #[test]
-fn signals_respect_interval() {
+fn vector_signals_at_most_once_per_interval() {
     let mut driver = listening();
     driver.write(Register::GlintItr(1, 0), 25);
     driver.write(Register::PfintFwCtl, 1 << 30 | 1 << 11);

@@ -87,8 +87,8 @@ fn check_counter_set(resources: &Resources, set: CounterSet) -> Result<(), Rejec
     }
 }
 
-/// Changes the state and the selected fields of an RQ. The current state given in the input is ignored, because it is
-/// out of date if the RQ has just failed.
+/// Changes the state and the selected fields of an RQ. The current state given in the input is ignored, because it may
+/// be out of date: the RQ may have just failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Rejection> {
     let resources = call.resources;
     let ModifyRq { rqn, fields, context, .. } = modify;
@@ -109,7 +109,7 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Re
     Ok(nothing())
 }
 
-/// Destroys an RQ. Afterwards, the device does not access its memory.
+/// Destroys an RQ. Afterwards, the device no longer accesses the RQ's memory.
 pub(super) fn destroy(call: Call<'_, '_>, rqn: Rqn) -> Result<Output, Rejection> {
     check_unused(&call, Object::Rq(rqn.get()), Check::RqInUse)?;
     let resources = call.resources;

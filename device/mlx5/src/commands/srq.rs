@@ -1,4 +1,4 @@
-//! Commands for shared receive queues: RMPs, XRC SRQs, and SRQs of interface step (ISSI) 0.
+//! Commands for shared receive queues: RMPs, XRC SRQs, and the basic SRQs available at interface step (ISSI) 0.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.

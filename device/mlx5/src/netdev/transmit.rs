@@ -1,4 +1,4 @@
-//! Sends the frames of the SQs: polls them in turn, completes their WQEs, and passes the frames to the wire and to the
+//! Sends frames from the SQs: polls the SQs in turn, completes their WQEs, and passes the frames to the wire and to the
 //! device's own receive tables.
 //!
 //! # Spec
@@ -30,7 +30,7 @@ use crate::{strict, trace};
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 impl Resources {
-    /// Handles a doorbell of an SQ.
+    /// Handles an SQ doorbell.
     ///
     /// # Errors
     /// Returns the reason why the doorbell is ignored.
@@ -50,7 +50,7 @@ impl Resources {
     }
 
     /// Appends the next frame for the wire to `out`. Returns whether a frame was appended. `steer` evaluates the flow
-    /// tables for the frames that the SQs send.
+    /// tables for frames that the SQs send.
     pub fn next_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -119,7 +119,7 @@ impl Resources {
         step
     }
 
-    /// Writes the CQE of a WQE. Section 16.1: a successful WQE generates a CQE only if it requests one.
+    /// Writes the CQE for a WQE. Section 16.1: a successful WQE generates a CQE only if it requests one.
     fn complete_frame(&mut self, cx: &mut Context<'_>, sqn: Sqn, done: Done) {
         let Done { tag, result } = done;
         if result.is_ok() && !tag.signaled() {
@@ -179,8 +179,8 @@ impl Resources {
         self.port.ethernet().is_none_or(|port| port.vport.loops_back(layers.dst.is_multicast()))
     }
 
-    /// Forwards a frame of an SQ. Section 16.3: the frame also passes through the device's own receive tables. Returns
-    /// whether the frame goes to the wire.
+    /// Forwards a frame from an SQ. Section 16.3: the frame also passes through the device's own receive tables.
+    /// Returns whether the frame goes to the wire.
     fn forward(
         &mut self,
         cx: &mut Context<'_>,

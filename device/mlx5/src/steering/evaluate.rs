@@ -29,7 +29,7 @@ pub struct Delivery {
     pub tirn: Tirn,
     /// Tag of the entry that forwards to the TIR. The CQE reports it.
     pub tag: FlowTag,
-    /// VLAN edits of this copy.
+    /// VLAN edits to apply to this copy.
     pub edits: VlanEdits,
 }
 

@@ -16,7 +16,7 @@ use smallvec::smallvec;
 use super::user::{BLOCKS, COMPLETION_EQ, QP_RECORD, User, request, syndromes};
 use super::*;
 
-/// Record and ring of a second CQ.
+/// Doorbell record and ring of a second CQ.
 const OTHER_RECORD: Iova = Iova::new(RECORD.get() + 0xc0);
 const OTHER_RING: u64 = 0x44_0000;
 
@@ -45,7 +45,7 @@ fn violations(user: &User) -> Vec<(&'static str, u64)> {
     user.hca.monitor().violations().collect()
 }
 
-/// Creates a CQ with a record of its own.
+/// Creates a CQ with its own doorbell record.
 fn create_other_cq(user: &mut User) -> Cqn {
     let context = CqContext { record: OTHER_RECORD, ..cq_context(user.uar, COMPLETION_EQ) };
     let list = pages(OTHER_RING, 1);
@@ -144,7 +144,7 @@ fn trapped_doorbell_store_still_works() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Section 7.4: the doorbells of EQs trap, so their page must not be mapped.
+/// Section 7.4: EQ doorbells must trap, so their page must not be mapped.
 #[test]
 fn mapped_page_cannot_hold_eq_doorbells() {
     let mut user = User::mapped(1);
@@ -157,7 +157,7 @@ fn mapped_page_cannot_hold_eq_doorbells() {
     trapped.ok(&Command::CreateEq(create, Pages::parse(&list)));
 }
 
-/// A hostile record has the same effect as with trapped doorbells.
+/// A hostile doorbell record has the same effect with mapped doorbells as with trapped ones.
 #[test]
 fn implausible_send_counter_is_reported_once() {
     let mut trapped = (User::new(1), User::new(2));
@@ -314,8 +314,8 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The arm record of a CQ that was never armed is the same as after the first arm request. Nevertheless, the doorbell
-/// of another CQ must not arm this CQ.
+/// The arm record of a CQ that was never armed contains the same value as after the first arm request. Nevertheless,
+/// the doorbell of another CQ must not arm this CQ.
 #[test]
 fn never_armed_cq_raises_no_event() {
     let (mut a, mut b) = pair();
@@ -336,7 +336,7 @@ fn never_armed_cq_raises_no_event() {
 
 /// If software arms the CQ again before receiving the pending event, only that one event is raised.
 #[test]
-fn rearming_before_event_read_raises_no_event() {
+fn rearming_before_event_is_read_raises_no_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(false);

@@ -83,7 +83,7 @@ impl Hca {
 
     pub(crate) fn poll_eq(&mut self, step: &PollEq) -> Result<Events> {
         let started = Instant::now();
-        let patience = Duration::from_millis(step.timeout_ms.into());
+        let timeout = Duration::from_millis(step.timeout_ms.into());
         let eq = self.eqs.get_mut(&step.eq).ok_or_else(|| bad_step(format!("no {:?}", step.eq)))?;
         let mut idle = Idle::new();
         let mut eqes = Vec::new();
@@ -93,14 +93,14 @@ impl Hca {
                     eqes.push(parse_eqe(&raw));
                     idle.found();
                 }
-                None if started.elapsed() >= patience => break,
+                None if started.elapsed() >= timeout => break,
                 None => idle.pause(step.count as usize - eqes.len()),
             }
         }
         Ok(Events { eqes })
     }
 
-    /// Enables MSI-X and counts the interrupts of each vector.
+    /// Enables MSI-X and starts counting interrupts on each vector.
     pub(crate) fn enable_interrupts(&mut self, step: EnableInterrupts) -> Result<()> {
         let signals = (0..step.vectors).map(|_| Signal::new()).collect::<std::io::Result<Vec<_>>>();
         let signals = signals.context("cannot create an interrupt counter")?;

@@ -78,8 +78,8 @@ impl Function {
         Ok(self.client().region_write(number(bar), offset, bytes)?)
     }
 
-    /// Enables interrupts as a VMM and a guest kernel would: connects eventfds, unmasks table entries and enables
-    /// MSI-X.
+    /// Enables interrupts as a VMM and a guest kernel together would: connects eventfds, unmasks table entries and
+    /// enables MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
             // Connect one vector at a time, because some servers accept only one descriptor per message.
@@ -114,7 +114,7 @@ impl Function {
         Msix::find(&config).context("the function has no MSI-X in BAR0")
     }
 
-    /// Sets or clears a bit of Message Control.
+    /// Sets or clears a bit in the MSI-X Message Control register.
     fn set_control(&self, bit: u16, set: bool) -> Result<()> {
         let at = self.msix()?.control;
         let mut control = [0; 2];

@@ -1,5 +1,5 @@
 //! Checks that errors are reported as section 14 of the E810 interface specifies: by a completion status, an
-//! asynchronous event, or a kernel message that gives the device event's code and source.
+//! asynchronous event, or a kernel message with the code and source of the device event.
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ impl Pair {
     }
 }
 
-/// Returns the code and the source of an event from a kernel message.
+/// Parses the code and source of a device event from a kernel message.
 fn parse_event(line: &str) -> Option<DeviceEvent> {
     let (_, rest) = line.split_once("abnormal ae_id = 0x")?;
     let code = rest.split(' ').next()?;
@@ -134,7 +134,7 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// Connects the ends after applying `change` to guest `a`'s attributes.
+    /// Connects the ends after applying `change` to guest `a`'s options.
     async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
@@ -275,7 +275,10 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     ensure!(events.contains(&event::CQ_ERR), "events {events:?} without CQ_ERR");
     ends.close(pair).await?;
     let warnings = pair.a.new_warnings().await?;
-    ensure!(warnings.iter().any(|line| line.contains("CQ")), "the driver logged warnings: {warnings:?}");
+    ensure!(
+        warnings.iter().any(|line| line.contains("CQ")),
+        "the driver logged no warning about the CQ: {warnings:?}"
+    );
     pair.expect_events(&[], &[]).await
 }
 
@@ -310,7 +313,7 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Unbinds a memory window while WRITEs use its key, and checks that later WRITEs fail. Each binding has a new key, so
+/// Unbinds a memory window while WRITEs use its key, and checks that later WRITEs fail. Each bind assigns a new key, so
 /// the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
@@ -391,8 +394,8 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Checks that queue pairs survive when the interface goes down, and that lost packets are retransmitted once it is
-/// back up (section 14.4).
+/// Checks that queue pairs survive the interface going down, and that lost packets are retransmitted once it is back up
+/// (section 14.4).
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;
     let device = pair.a.device.clone();

@@ -33,13 +33,14 @@ const MORE_PROTOCOL: &[&str] = &[
     "-t stream_bw -s 65536 -n 100",
 ];
 
-/// libfabric's providers and endpoint types, with the largest message size as printed by `fi_pingpong`.
+/// libfabric's providers and endpoint types, with the largest message size in the form that `fi_pingpong` prints.
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
 /// The only UCX transport on an E810. UCX offers reliable connections only on devices with shared receive queues
 /// (`uct_rc_verbs_query_tl_devices` in UCX's `rc_verbs_iface.c` checks `UCT_IB_DEVICE_FLAG_SRQ`, which is set if
-/// `max_srq` is above 0). `irdma` does not support them on an E810. The libfabric tests cover RC instead.
+/// `max_srq` is above 0). `irdma` does not support shared receive queues on an E810. The libfabric tests cover RC
+/// instead.
 const UD: &str = "ud_verbs";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {

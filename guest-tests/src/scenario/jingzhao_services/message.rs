@@ -1,4 +1,4 @@
-//! Buffers for messages of unreliable services, and checks of their contents.
+//! Buffers for messages over unreliable services, and checks of their contents.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};

@@ -1,4 +1,4 @@
-//! Verified messages between the members of a group.
+//! Exchanges verified messages between the members of a group.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -64,8 +64,8 @@ pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Re
     Ok(verified)
 }
 
-/// Kills the first member or its daemon while both members send to each other. The other member must report that its
-/// peer is lost.
+/// Kills the first member or its daemon while the two members are sending to each other. The other member must report
+/// that its peer is lost.
 pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
     let lines = connect(pair, &[(0, 1), (1, 0)]).await?;
     let mut work = work(pair, &lines, u32::MAX)?.into_iter();
@@ -92,7 +92,7 @@ pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
         if !struck.get() {
             return result;
         }
-        // The guest is replaced, so the result does not matter.
+        // The guest will be replaced, so the result does not matter.
         std::future::pending().await
     };
     let peer_ends =
@@ -136,7 +136,7 @@ async fn create(member: &mut Member) -> Result<End> {
     End::create(&mut member.vm, CreateQp::default(), CreateCq::default()).await
 }
 
-/// Returns the flows of each member, with `count` messages each.
+/// Returns each member's flows, with `count` messages per flow.
 fn work(members: &mut [Member], lines: &[Line], count: u32) -> Result<Vec<Vec<Flow>>> {
     let mut work: Vec<Vec<Flow>> = members.iter().map(|_| Vec::new()).collect();
     // The first area of each region is for sending.

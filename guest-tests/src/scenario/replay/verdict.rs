@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time limit for a replay. A record of several minutes replays in seconds, but takes longer on a busy host or in a
-/// debug build.
+/// Time limit for a replay. A record that covers several minutes replays in seconds, but takes longer on a busy host or
+/// in a debug build.
 const LIMIT: Duration = Duration::from_secs(240);
 /// End of the output if there were no differences and hcad closed the record cleanly.
 const NO_DIFFERENCES: &str = "no differences; recording ended: closed by hcad\n";

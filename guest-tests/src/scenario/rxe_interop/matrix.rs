@@ -112,7 +112,7 @@ impl Matrix {
             // Messages are short, because UC does not retransmit packets that are dropped when a socket buffer is full.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // The messages have up to 256 packets, so that some packets are likely to be lost.
+            // The messages consist of up to 256 packets, so that some packets are likely to be lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],
@@ -154,7 +154,8 @@ impl Matrix {
 }
 
 impl fmt::Display for Matrix {
-    /// Prints one line per service, operation and role, with the passed and total cells for each path MTU.
+    /// Prints one line per service, operation and role, with the number of cells passed and the total for each path
+    /// MTU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
         let (mut passed, mut all) = (0, 0);

@@ -1,5 +1,5 @@
-//! Two vfio-user clients without guests, and their disturbances. Each client acts as both the VMM and the driver of its
-//! HCA.
+//! Two vfio-user clients without guests, and the disturbances to which they are subjected. Each client acts as both the
+//! VMM and the driver of its HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Exchanges messages until `beside` has completed, but for at least one round.
+    /// Exchanges messages for at least one round, and until `beside` has completed.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -199,7 +199,7 @@ impl<'a> Clients<'a> {
         Ok(())
     }
 
-    /// Exchanges messages of one operation and one length in both directions, and checks each message.
+    /// Exchanges messages in both directions, all with the same operation and length, and checks each message.
     async fn round(&mut self) -> Result<()> {
         let number = self.rounds;
         self.rounds += 1;

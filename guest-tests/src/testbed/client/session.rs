@@ -73,7 +73,8 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // Reading a frame is not cancel-safe, so a dedicated task reads frames instead of a branch of the `select!`.
+        // Reading a frame is not cancel-safe, so frames are read by a dedicated task rather than in a branch of the
+        // `select!`.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -129,7 +130,8 @@ impl Session {
     }
 }
 
-/// Runs a command with this input until it exits. Returns its exit status and its combined output and errors.
+/// Runs a command with the given input until it exits. Returns its exit status, and its standard output and standard
+/// error combined.
 ///
 /// # Errors
 /// Same as for [`Session::start`] and [`Session::run`].

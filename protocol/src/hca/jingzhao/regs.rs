@@ -1,4 +1,4 @@
-//! Registers of BAR0: the host command register (HCR) at both of its addresses, reset and init_done.
+//! Registers in BAR0: the reset register, init_done, and the host command register (HCR), which has two addresses.
 //!
 //! All registers are 32-bit little-endian words. [`writes`] and [`read`] split guest accesses into words, and
 //! [`Register::at`] decodes the address of a word.
@@ -9,7 +9,7 @@
 pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
 use crate::hca::words::{self, Block};
 
-/// A register of BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read as 0 and ignore
+/// A register in BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read as 0 and ignore
 /// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
@@ -17,7 +17,7 @@ pub enum Register {
     Hcr(HcrWord),
     /// Reset register. Writing a value with bit 0 set resets the device; reads return 0.
     Reset,
-    /// Initialisation done. Reads always return 1.
+    /// Initialisation-done register. Reads always return 1.
     InitDone,
 }
 

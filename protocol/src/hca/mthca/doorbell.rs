@@ -12,7 +12,7 @@ pub const UAR_PAGE: u64 = super::PAGE as u64;
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
 
-/// An 8-byte doorbell register of a UAR page. Drivers write it in one access or in two halves. The device ignores
+/// An 8-byte doorbell register in a UAR page. Drivers write it in one access or in two halves. The device ignores
 /// writes to other offsets, and the whole page reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
@@ -43,7 +43,7 @@ impl UarRegister {
     }
 }
 
-/// A doorbell of a send queue.
+/// A doorbell for a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendDoorbell {
     /// Number of WQEs that this doorbell posts, 1 to 255.
@@ -118,7 +118,7 @@ pub struct ArmCq {
     pub arm_for: Option<ArmFor>,
     /// CQ number, with a generation number in the bits above the table size.
     pub cqn: Cqn,
-    /// Consumer index of the driver.
+    /// The driver's consumer index.
     pub consumer: u32,
     /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
     /// discard stale doorbells. This device ignores it, because a stale doorbell only causes a spurious event.
@@ -160,7 +160,7 @@ impl ArmCq {
 pub enum RecordKind {
     /// 1: consumer index of a CQ.
     Consumer,
-    /// 2: last arm request of a CQ.
+    /// 2: last arm request for a CQ.
     Arm,
     /// 3: number of WQEs posted to a send queue.
     Send,

@@ -1,12 +1,12 @@
 //! Mappings of the client's files, and the handling of lost pages.
 //!
-//! The client may truncate a file. When a page of a sparse file is touched for the first time, the file system
-//! may be full, or no huge page may be left. In each of these cases, the kernel sends a SIGBUS during an
-//! access. At the first SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as lost,
-//! and returns. The access then continues without another fault. The caller of the access checks
-//! [`Mapping::is_lost`] and discards the result, and the mapping is never accessed again. The kernel still
-//! counts the replaced mapping as a single mapping, so clients cannot exceed the limit per process
-//! (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as without a handler.
+//! The client may truncate a file. When a page of a sparse file is touched for the first time, the file system may be
+//! full, or no huge page may be left. In each of these cases, the kernel raises SIGBUS during an access. At the first
+//! SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as lost, and returns. The access then
+//! continues without another fault. The caller of the access checks [`Mapping::is_lost`] and discards the result, and
+//! the mapping is never accessed again. The kernel still counts the replaced mapping as a single mapping, so clients
+//! cannot exceed the per-process limit (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as it would
+//! without a handler.
 //!
 //! The handler finds the mapping in a process-wide table, without a lock. The faulting thread is inside an access,
 //! which keeps its mapping alive, so the slot of that mapping does not change. Slots that change in the meantime belong
@@ -24,16 +24,16 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use vm_memory::{MmapRegion, VolatileMemory as _, VolatileSlice};
 use vmm_sys_util::signal::register_signal_handler;
 
-/// Maximum number of files that the clients of all devices may have mapped together. Linux permits 65,530
-/// mappings per process, and half of them are left for other purposes.
+/// Maximum number of files that can be mapped at the same time, for the clients of all devices together. Linux permits
+/// 65,530 mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
 /// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More occur only
 /// if several threads access lost pages concurrently, or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
-/// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms
-/// if all pages to release are in use. Meanwhile, other devices may be waiting to map memory.
+/// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms if every
+/// page that it releases is in use. Meanwhile, other devices may be waiting to map memory.
 const RELEASE_LEN: usize = 64 << 20;
 
 /// A file mapped from its first byte.
@@ -88,8 +88,8 @@ impl Mapping {
         self.region.get_slice(offset, len).ok()
     }
 
-    /// Returns whether the host has failed to provide a page. The failing access has read zeros, and its
-    /// writes have been discarded.
+    /// Returns whether the host has failed to provide a page. The failing access read zeros, and its writes were
+    /// discarded.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
         // Relaxed ordering suffices, because the handler ran on this thread.
@@ -159,7 +159,7 @@ impl Slot {
         Some(slot)
     }
 
-    /// Returns the slots that may have a mapping.
+    /// Returns the slots that may hold a mapping.
     fn used() -> &'static [Self] {
         SLOTS.get(..UNUSED_FROM.load(Ordering::SeqCst)).unwrap_or(&SLOTS)
     }
@@ -194,12 +194,12 @@ fn watch_for_lost_pages() -> io::Result<()> {
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// Handles SIGBUS. It is async-signal-safe, because it only uses atomic accesses, and system calls that do
-/// not change `errno`.
+/// Handles SIGBUS. This is async-signal-safe, because it uses only atomic accesses and system calls that do not change
+/// `errno`.
 extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to every handler registered with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
-    // A code of 0 or less means that a process sent the signal, not a page fault.
+    // A code of 0 or less means that the signal was sent by a process rather than caused by a page fault.
     if code > 0 && Slot::used().iter().any(|slot| replace(slot, address)) {
         return;
     }
@@ -220,8 +220,8 @@ fn replace(slot: &Slot, address: usize) -> bool {
     let at: *mut c_void = without_provenance_mut(start);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes
-    // are only accessed by volatile accesses, so they may change at any time.
+    // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes are
+    // accessed only through volatile operations, so they may change at any time.
     unsafe {
         // Release the pages in pieces first. This shortens the call below that replaces the mapping. During
         // that call, other threads cannot map memory. A huge page that is longer than a piece is not released

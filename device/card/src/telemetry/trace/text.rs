@@ -7,8 +7,8 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// A line under construction. Each field appends ` key=value`. Inside objects, zero fields are omitted, but lists are
-/// complete.
+/// A line under construction. Each field appends ` key=value`. Inside objects, fields with value zero are omitted.
+/// Inside lists, all fields are kept.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
     /// Prefix of every key: the names of the enclosing objects, each followed by a dot.
@@ -92,7 +92,7 @@ impl Visitor for TextLine<'_> {
     }
 }
 
-/// Writes a single word without quotes, and other text in quotes.
+/// Writes a single word without quotes, and any other text in quotes.
 fn word_or_quoted(line: &mut String, text: &str) {
     let plain = |c: char| c.is_ascii_graphic() && c != '"';
     if !text.is_empty() && text.chars().all(plain) {

@@ -49,7 +49,7 @@ fn group(first: u32, last: u32, outer: OuterHeaders) -> Group {
     Group::new(&CreateFlowGroup { first, last, criteria: 1, mask, ..CreateFlowGroup::default() }).unwrap()
 }
 
-/// Mask and value that match every frame.
+/// Mask and value of an entry that matches every frame.
 const ANY: OuterHeaders = OuterHeaders {
     src_mac: protocol::ids::MacAddr([0; 6]),
     ether_type: 0,
@@ -75,7 +75,7 @@ const ANY: OuterHeaders = OuterHeaders {
     dst_ip: [0; 16],
 };
 
-/// Operations for tests. Each method panics if its operation fails.
+/// Helpers that build flow tables. Each method panics if its operation fails.
 trait Build {
     fn table(&mut self, level: u8, log_size: u8, miss: Option<FlowTableId>) -> FlowTableId;
     fn group(&mut self, table: FlowTableId, range: [u32; 2], mask: OuterHeaders) -> FlowGroupId;

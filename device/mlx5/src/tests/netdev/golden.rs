@@ -1,6 +1,6 @@
 //! Replays the sessions of a guest with an Ethernet port. Frames, CQEs, and the outputs of commands for the netdev and
-//! the flow tables must equal the recording. The recorded flow tables select the TIRs of received frames. Other outputs
-//! are compared by the golden tests of the whole device.
+//! the flow tables must equal the recording. The recorded flow tables select the TIRs for received frames. Other
+//! outputs are compared by the golden tests of the whole device.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use protocol::net::layers::{Layers, Transport};
 
 use super::*;
 
-/// The traces in the order in which they were recorded, and the number of compared outputs.
+/// The traces in the order in which they were recorded, each with the number of outputs that are compared.
 const TRACES: [(&str, usize); 9] = [
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"), 73),
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"), 0),
@@ -193,7 +193,8 @@ impl Replay {
     }
 
     /// Writes the data of a WQE to memory. The recording contains only the first bytes of each frame. The remaining
-    /// bytes are zeros, except for one word of each segment that makes the recorded TCP checksum correct.
+    /// bytes are zeros, except for one word in each segment, which is chosen so that the recorded TCP checksum is
+    /// correct.
     fn fill(&mut self, wqe: &[u8], sqn: Sqn, frames: &[&str]) {
         let FrameOperation::Send { header, data, .. } = FrameWqe::parse(wqe, sqn).unwrap().operation else {
             return;
@@ -240,7 +241,7 @@ impl Replay {
         let mut frame = bytes(hex);
         let is_echo = frame[12..14] == [8, 0] && frame[23] == 1;
         while frame.len() < cqe.byte_count as usize {
-            // The data of the echo request counts up, and ends with 37h.
+            // The data bytes of the echo request count up to 37h.
             let next = u8::try_from(frame.len()).unwrap().wrapping_sub(0x2a);
             frame.push(if is_echo { next } else { 0 });
         }
@@ -296,7 +297,7 @@ fn netdev_objects_frames_and_cqes_match_recording() {
 }
 
 #[test]
-fn recorded_netdev_violates_no_rule() {
+fn recorded_netdev_session_violates_no_rule() {
     let mut replay = Replay::new();
     replay.driver.monitor.set_strict(true);
     for (trace, _) in TRACES {

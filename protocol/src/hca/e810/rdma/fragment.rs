@@ -1,4 +1,4 @@
-//! Fragments of gather and scatter lists (SGEs).
+//! Fragments in gather and scatter lists (SGEs).
 //!
 //! # Spec
 //! E810 interface, section 13.4.

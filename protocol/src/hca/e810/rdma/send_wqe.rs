@@ -16,7 +16,7 @@ use crate::layout;
 
 /// Length of a quantum in bytes.
 pub const QUANTUM: usize = 32;
-/// Maximum length of a WQE in quanta. In the ring, a WQE does not cross an index that is a multiple of this number.
+/// Maximum length of a WQE in quanta. A WQE in the ring does not cross an index that is a multiple of this number.
 pub const MAX_QUANTA: usize = 8;
 /// Length of the largest WQE in bytes.
 pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
@@ -216,7 +216,7 @@ pub enum Operation {
     Read {
         /// Remote memory to read.
         remote: Remote,
-        /// Scatter list of the data.
+        /// Scatter list for the received data.
         to: Fragments,
         /// STag of the first fragment, if the READ must invalidate it.
         invalidate: Option<Lkey>,
@@ -408,7 +408,7 @@ fn word(quantum: &[u8; QUANTUM], at: usize) -> u64 {
     quantum.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+#[allow(clippy::cast_possible_truncation, reason = "only the lower half is needed")]
 const fn low(word: u64) -> u32 {
     word as u32
 }

@@ -210,7 +210,7 @@ fn access_through_missing_list_entry_fails() {
 }
 
 #[test]
-fn lists_nest_to_limit() {
+fn lists_nest_up_to_limit() {
     let max = u32::try_from(MAX_NESTING).unwrap();
     for levels in 1..=max + 1 {
         // The list of each key refers to the next key. The last key is contiguous.
@@ -321,8 +321,8 @@ fn overflowing_addresses_are_rejected() {
     }
 }
 
-/// The list describes 4 GiB. Its entries are read only up to the byte accessed, and the next access continues
-/// from that entry.
+/// The list describes 4 GiB. Its entries are read only up to the one that contains the accessed byte, and the next
+/// access continues from that entry.
 #[test]
 fn long_list_is_read_on_demand() {
     const COUNT: u32 = 1 << 20;
@@ -388,7 +388,7 @@ fn list_search_length_is_limited() {
     }
 }
 
-/// Returns two pages of memory, filled with 1 and 2.
+/// Returns two pages of memory, the first filled with 1 and the second with 2.
 fn memory() -> GuestMemory {
     let dma = guest_memory(0, 2);
     dma.poke(0, &[1; 0x1000]);
@@ -439,7 +439,7 @@ fn listed_key_change_affects_next_access() {
 }
 
 #[test]
-fn list_change_invalidates_entries() {
+fn list_change_invalidates_cached_entries() {
     let dma = memory();
     let mut tables = Tables::new([range(LOW, 0, 0x10)]);
     let keys =
@@ -467,7 +467,7 @@ fn list_change_invalidates_entries() {
 }
 
 #[test]
-fn cached_key_list_respects_rights_of_its_regions() {
+fn cached_key_list_respects_region_rights() {
     let dma = memory();
     let tables = Tables::new([range(LOW, 0, 0x10)]);
     let read_only = MemoryRegion { rights: Rights::empty(), ..contiguous(LOW, 0, 0x10, 0) };
