@@ -47,7 +47,7 @@ const INTERNAL_ERROR: u32 = 1;
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Number of device resets requested through the BAR0 register.
+    /// Number of device resets requested through the reset register.
     pub resets: u64,
 }
 

@@ -269,7 +269,7 @@ commands! {
     CreateCq(CreateCq, pages: Pages) -> CqNumber;
     DestroyCq(CqNumber) -> OutputHeader;
     QueryCq(CqNumber) -> QueriedCq;
-    /// Changes the event moderation of a CQ, or replaces its ring.
+    /// Changes a CQ's moderation settings, or replaces its ring.
     ModifyCq(ModifyCq, pages: Pages) -> OutputHeader;
     CreateMkey(CreateMkey, translation: Bytes) -> MkeyNumber;
     QueryMkey(MkeyNumber) -> QueriedMkey;
@@ -385,7 +385,7 @@ commands! {
 
     /// Creates a DevX user context.
     CreateUctx(CreateUctx) -> UctxNumber;
-    /// Destroys a DevX user context and all of its objects.
+    /// Destroys a DevX user context and releases its objects.
     DestroyUctx(UctxNumber) -> OutputHeader;
     /// Registers guest memory for the queues of a DevX user.
     CreateUmem(CreateUmem, pages: Pages) -> UmemNumber;
