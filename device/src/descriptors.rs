@@ -1,5 +1,5 @@
-//! File descriptor limits. The number of descriptors of a process is limited, and each VMM passes several to this
-//! process.
+//! File descriptor limits. A process can have only a limited number of descriptors, and each VMM passes several to this
+//! one.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ const TABLE_SIZE: i32 = 16_384;
 /// period, which takes tens of milliseconds on a busy host.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // If this fails, the old limit remains.
+    // If this fails, the old limit stays in effect.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let most = limit
         .maximum
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserve_descriptor_is_released_once_on_emfile() {
+    fn reserve_descriptor_is_released_only_once_on_emfile() {
         let mut reserve = Reserve::new();
         assert!(!reserve.release(&io::Error::from(Errno::CONNABORTED)));
         let exhausted = io::Error::from(Errno::MFILE);

@@ -70,7 +70,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Initialising the log creates a thread, so both calls must come first.
+    // Initialising the log creates a thread, so the descriptor limit and the sandbox must be set up before that.
     descriptors::raise_limit();
     let resolver = resolver(&config).context("dns").with_context(|| config::shown(origin).to_string())?;
     let dns_ports = resolver.as_ref().map(Resolver::ports).unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Restarts failed devices. A failed device loses its client and its state, but does not affect any other
 //! device.
 //!
-//! The thread of a device runs its worker. If the worker fails because of a host error or a panic, the device is
-//! dropped. After a pause, the device is re-created from its configuration. Its socket remains, so a VMM that connects
-//! in the meantime waits to be accepted.
+//! Each device has a thread that runs its worker. If the worker fails because of a host error or a panic, the device is
+//! dropped. After a pause, the device is re-created from its configuration. Its socket stays open, so a VMM that
+//! connects in the meantime waits to be accepted.
 
 use std::any::Any;
 use std::io;
@@ -45,8 +45,8 @@ pub enum Failure {
     Panic(String),
 }
 
-/// Runs a device until a shutdown request, or until the client that it inherited disconnects. Without `rebuild`, the
-/// first failure is final.
+/// Runs a device until a shutdown is requested, or until the client that it inherited disconnects. Without `rebuild`,
+/// the first failure is final.
 ///
 /// # Errors
 /// Fails if the device has failed and cannot be re-created.
@@ -56,7 +56,7 @@ pub fn supervise(
     mailbox: &mut Mailbox,
 ) -> Result<Ended, Failure> {
     let mut pause = FIRST_PAUSE;
-    // The last logged failure. Repetitions of it are not logged.
+    // The last logged failure. It is not logged again if it recurs.
     let mut logged = None;
     let mut worker = Ok(first);
     loop {
@@ -136,8 +136,8 @@ mod tests {
         }
     }
 
-    /// Supervises a device. Its runs follow `acts`, in which `None` makes re-creating the device fail. The receiver
-    /// yields the time of each attempt to re-create the device.
+    /// Supervises a device that acts out one element of `acts` per run. `None` means that re-creating the device fails.
+    /// The receiver yields the time of each attempt to re-create the device.
     fn supervised(
         acts: Vec<Option<Act>>,
     ) -> (Handle, mpsc::Receiver<Instant>, thread::JoinHandle<Result<Ended, Failure>>) {
@@ -149,14 +149,14 @@ mod tests {
             attempts.send(Instant::now()).unwrap();
             match acts.next().unwrap() {
                 Some(act) => Ok(Box::new(act)),
-                None => anyhow::bail!("nothing to make it of"),
+                None => anyhow::bail!("no parts left"),
             }
         });
         (handle, attempted, thread::spawn(move || supervise(Box::new(first), Some(rebuild), &mut mailbox)))
     }
 
     #[test]
-    fn failed_device_restarts_until_it_runs() {
+    fn failed_device_is_restarted_until_it_runs() {
         let acts = vec![Some(Act::Panic), Some(Act::Fail), None, Some(Act::Serve)];
         let (handle, made, thread) = supervised(acts);
         for _ in 0..3 {
@@ -166,7 +166,7 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!(handle.health().restarts, 3);
-        assert_eq!(handle.health().problem.as_deref(), Some("nothing to make it of"));
+        assert_eq!(handle.health().problem.as_deref(), Some("no parts left"));
         handle.stop();
         assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
         assert!(!handle.is_connected());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn restarting_device_stops_on_request() {
+    fn shutdown_request_ends_restart_pause() {
         let (handle, made, thread) = supervised(vec![Some(Act::Fail); 8]);
         for _ in 0..4 {
             made.recv_timeout(TIMEOUT).unwrap();

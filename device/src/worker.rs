@@ -1,4 +1,4 @@
-//! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
+//! The thread that runs one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
 //! A turn serves client messages, receives frames from the fabric, handles expired deadlines, and then sends the HCA's
 //! frames to the fabric. Each step is bounded, so that neither the client nor a peer can starve the other. If work
@@ -83,7 +83,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Whether the fabric accepts no more frames until its descriptor becomes writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// Time until which accepting clients is paused.
+    /// Time until which no clients are accepted.
     accept_after: Option<Instant>,
     client: Option<Client>,
     /// Number of clients so far.
@@ -124,14 +124,15 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 
 struct Client {
     connection: Connection,
-    /// Events for which the client is registered. `None` while it is not registered.
+    /// Events for which the client is registered with `epoll`, or `None` while it is not registered.
     interest: Option<epoll::EventFlags>,
     /// Whether the last turn left messages unserved.
     more: bool,
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
-    /// Creates the worker of a device. Clients can connect from now on, and are served once [`Worker::run`] is called.
+    /// Creates the worker of a device. Clients can connect as soon as this function returns, but are not served until
+    /// [`Worker::run`] is called.
     ///
     /// # Errors
     /// Fails if the process is out of file descriptors.
@@ -377,7 +378,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(self.record.replace(*record))
     }
 
-    /// Waits for events on all descriptors. Does not block if there is work or a deadline has passed.
+    /// Waits for an event on any descriptor. Does not block if work is left or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let retry = self.fabric.retry_after().filter(|_| self.blocked).map(|retry_after| now() + retry_after);
         let deadline = self.hca.next_deadline().into_iter();
@@ -465,7 +466,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(false)
     }
 
-    /// Waits for events on all descriptors, for at most `limit` if it is set.
+    /// Waits for an event on any descriptor, for at most `limit` if it is set.
     fn poll(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         ready.events.clear();
@@ -611,8 +612,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests, or for space if replies are pending. A paused client is deregistered, because
-    /// `epoll` reports a closed peer even if no events are requested.
+    /// Watches the client for requests, or for socket buffer space if replies are pending. A paused client is
+    /// deregistered, because `epoll` reports a closed peer even if no events are requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,

@@ -11,7 +11,7 @@ use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Starts a daemon with HCAs 1 and 2 on a local network. Also returns its control socket.
+/// Starts a daemon with HCAs 1 and 2 on a local network. Also returns the path of its control socket.
 fn start() -> (Daemon, PathBuf) {
     let (command, folder) = command(&[]);
     let (socket, control) = (folder.path().join("1.sock"), folder.path().join("control.sock"));

@@ -1,4 +1,4 @@
-//! Tests the limits on the length, rate and total size of log lines that a guest can cause.
+//! Tests the limits on the length, rate and total size of the log lines that a guest can cause.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -19,7 +19,7 @@ const COMMANDS: usize = 500;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Makes a guest repeatedly report a driver version of 4 KiB. Returns the lines that the daemon logs, and the elapsed
+/// Runs a guest that repeatedly reports a 4 KiB driver version. Returns the lines that the daemon logs, and the elapsed
 /// time in milliseconds.
 fn logged(format: &str) -> (Vec<String>, u64) {
     let folder = tempfile::tempdir().unwrap();
@@ -69,13 +69,13 @@ fn check_limits(lines: &[String], elapsed_ms: u64) {
 }
 
 #[test]
-fn text_log_of_noisy_guest_is_bounded() {
+fn text_log_from_noisy_guest_is_bounded() {
     let (lines, elapsed_ms) = logged("text");
     check_limits(&lines, elapsed_ms);
 }
 
 #[test]
-fn json_log_of_noisy_guest_is_bounded() {
+fn json_log_from_noisy_guest_is_bounded() {
     let (lines, elapsed_ms) = logged("json");
     check_limits(&lines, elapsed_ms);
     for line in &lines {

@@ -3,7 +3,7 @@
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
 //! the device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no
 //! clock and no threads: the owner of the device moves frames and advances time. A register write has taken effect by
-//! the time it returns. Most functions do not check results, so that they also work on a device whose memory is
+//! the time the call returns. Most functions do not check results, so that they also work on a device whose memory is
 //! unmapped.
 //!
 //! Drivers and devices share the `protocol` crate, so an encoding error in that crate could go unnoticed. Tests

@@ -1,4 +1,4 @@
-//! Options of the device, from the configuration.
+//! Device options, from the configuration.
 
 use card::frontend;
 use protocol::hca::e810::pci;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::limits::Limits;
 
-/// Configuration of a device, fixed at its creation.
+/// Configuration of a device, fixed when the device is created.
 pub type Setup = frontend::Setup<Options>;
 
 /// Options for E810 devices.
@@ -117,7 +117,7 @@ impl LinkSpeed {
         }
     }
 
-    /// Returns the speed bit of the link status (E810 interface, section 5.6).
+    /// Returns the link status bit for this speed (E810 interface, section 5.6).
     pub const fn bit(self) -> u16 {
         match self {
             Self::Gbps25 => 1 << 7,

@@ -1,4 +1,4 @@
-//! Tests the reported status of a queue pair, in particular the reason why it waits.
+//! Tests the reported status of a queue pair, in particular the reason it is waiting.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -23,7 +23,7 @@ fn wait_reason(pair: &mut Pair) -> WaitReason {
     explain(pair, A).send
 }
 
-/// Runs until both nodes are idle, and loses all packets that A sends.
+/// Runs until both nodes are idle, and drops every packet that A sends.
 fn lose_all(pair: &mut Pair) {
     pair.run(|node, _| node != A);
 }
@@ -222,7 +222,7 @@ fn fenced_request_reports_number_of_older_requests() {
 }
 
 #[test]
-fn status_reports_which_read_limit_blocks() {
+fn status_reports_which_read_limit_is_reached() {
     let mut pair = Pair::new();
     for id in 0..6 {
         pair.post(A, read(id, 0x8000, 10));
@@ -319,7 +319,7 @@ fn congestion_pause_is_reported() {
 }
 
 #[test]
-fn status_during_incomplete_message_names_expected_packet() {
+fn status_during_incomplete_message_reports_expected_packet() {
     for service in [Service::Rc, Service::Uc] {
         let psn = psn_a().get() + 1;
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
@@ -341,14 +341,14 @@ fn status_during_incomplete_message_names_expected_packet() {
 }
 
 #[test]
-fn status_names_cause_of_error_state() {
+fn status_reports_cause_of_error_state() {
     let by = |pair: &mut Pair, node| explain(pair, node).ended.unwrap().by;
 
     let mut pair = Pair::new();
     pair.modify(A, State::Err);
     assert_eq!(by(&mut pair, A), EndedBy::Software);
 
-    // Both ends report why a WRITE was refused.
+    // Both ends report why a WRITE was rejected.
     let mut pair = Pair::new();
     let to = Remote { rkey: protocol::ids::Rkey::new(LOCKED), ..remote(0) };
     pair.post(A, request(1, SendOp::Write { remote: to, imm: None }, &[sge(0, 10)]));
@@ -380,7 +380,7 @@ fn status_names_cause_of_error_state() {
 }
 
 #[test]
-fn fatal_nak_counts_drop_reason() {
+fn fatal_nak_increments_drop_reason_counter() {
     let mut pair = Pair::new();
     pair.inject(B, Operation::SendLast, psn_a(), Ext::None, &[0; 10]);
     assert_eq!(pair.b.engine.stats().drops.invalid_request, 1);
@@ -392,7 +392,7 @@ fn fatal_nak_counts_drop_reason() {
 
 /// Each reason has the same name as its counter, and all names are unique.
 #[test]
-fn each_drop_reason_has_own_counter() {
+fn each_drop_reason_has_its_own_counter() {
     let mut names: Vec<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
     names.sort_unstable();
     names.dedup();

@@ -115,7 +115,7 @@ fn rejected_packets_do_not_establish_communication() {
     let mut pair = in_rtr(Service::Rc);
     pair.inject(B, Operation::SendOnly, psn_a().advance(1), Ext::None, b"");
     pair.inject(B, Operation::SendOnly, psn_a().retreat(1), Ext::None, b"");
-    // A packet refused with an RNR NAK does not establish communication either.
+    // A packet rejected with an RNR NAK does not establish communication either.
     pair.inject(B, Operation::SendOnly, psn_a(), Ext::None, b"");
     assert_eq!(pair.b.asyncs, []);
     pair.post_recv(B, 1, 0, 10);
@@ -169,7 +169,7 @@ fn idle_qp_is_drained_immediately_on_move_to_sqd() {
 }
 
 #[test]
-fn responder_answers_requests_in_sqd() {
+fn responder_executes_requests_in_sqd() {
     let mut pair = Pair::new();
     pair.modify(B, State::Sqd);
     pair.post(A, write(1, 0x8000, 10));

@@ -47,12 +47,12 @@ fn missing_command_prints_grouped_help() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     for part in ["\nDevices:\n  devices ", "\nOptions:\n", "\nExamples:\n  hcactl devices "] {
-        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+        assert!(text.contains(part), "{part:?} is missing from\n{text}");
     }
 }
 
 #[test]
-fn connection_error_names_configuration_key() {
+fn connection_error_mentions_configuration_key() {
     let error = error_output(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
     assert!(
         error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: No such file"),
@@ -85,7 +85,7 @@ fn silent_daemon_times_out() {
 }
 
 #[test]
-fn full_connection_queue_times_out() {
+fn connecting_to_full_queue_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");
     let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

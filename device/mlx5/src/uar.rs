@@ -1,8 +1,8 @@
-//! UAR pages by number. Pages whose doorbells are mapped into the guest have a separate range of numbers.
+//! Allocation of UAR pages. Pages whose doorbells are mapped into the guest have their own range of page numbers.
 //!
 //! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of
 //! a page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no
-//! doorbell record. Software allocates the page of its EQs before it creates any EQ, so until an EQ exists, the device
+//! doorbell record. Software allocates the page for its EQs before it creates any EQ, so until an EQ exists, the device
 //! allocates pages that trap.
 //!
 //! # Spec
@@ -73,7 +73,7 @@ impl UarPages {
         self.trapped.contains(page) || self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page))
     }
 
-    /// Returns whether a page is allocated and the VMM may have mapped it.
+    /// Returns whether a page is allocated from the range that the VMM can map.
     pub fn is_mapped(&self, page: UarIndex) -> bool {
         self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page.get()))
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_from_other_range_if_preferred_is_full() {
+    fn alloc_uses_other_range_if_preferred_range_is_full() {
         for has_eqs in [false, true] {
             let mut pages = UarPages::new(&small(Doorbells::Mapped));
             let all: Vec<u32> = std::iter::from_fn(|| pages.alloc(has_eqs)).map(UarIndex::get).collect();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn trapped_device_has_no_mapped_pages() {
+    fn device_with_trapped_doorbells_has_no_mapped_pages() {
         let mut pages = UarPages::new(&small(Doorbells::Trapped));
         let all: Vec<UarIndex> = std::iter::from_fn(|| pages.alloc(true)).collect();
         assert_eq!((all.len(), all[0].get()), (240, 16));

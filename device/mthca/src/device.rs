@@ -47,7 +47,7 @@ const INTERNAL_ERROR: u32 = 1;
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Number of resets through the register in BAR0.
+    /// Number of device resets requested through the reset register.
     pub resets: u64,
 }
 
@@ -143,8 +143,8 @@ impl Mthca {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             reported_status: |status| status,
-            // In normal operation, the driver issues commands for local memory, which the device does not have, and
-            // MADs that have no response. The device rejects both.
+            // Even in normal operation, the driver issues commands that address device-local memory, which this device
+            // does not have, and sends MADs that get no response. The device rejects both.
             expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;

@@ -36,7 +36,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Waits for a period of `length` in which the daemon uses at most `most` ticks of CPU time (10 ms each). Unfinished
-/// work only prolongs the wait, but a thread in a busy loop makes the test fail.
+/// work only prolongs the wait, but a thread stuck in a busy loop makes the test fail.
 #[allow(dead_code, reason = "not every test checks this")]
 #[track_caller]
 pub(crate) fn assert_idle(daemon: &Daemon, length: Duration, most: u64) {
@@ -46,7 +46,7 @@ pub(crate) fn assert_idle(daemon: &Daemon, length: Duration, most: u64) {
         // proc(5): utime and stime.
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
-    until("idle period of the daemon", || {
+    until("the daemon to become idle", || {
         let before = used();
         thread::sleep(length);
         (used() - before <= most).then_some(())
@@ -58,7 +58,7 @@ pub(crate) fn assert_idle(daemon: &Daemon, length: Duration, most: u64) {
 pub(crate) fn landlock_abi() -> c_long {
     // The system call number is the same on all architectures. Flag 1 queries the ABI version.
     const LANDLOCK_CREATE_RULESET: c_long = 444;
-    // SAFETY: with this flag, no ruleset is read.
+    // SAFETY: with this flag, the kernel does not read a ruleset.
     unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     path
 }
 
-/// Writes a configuration with one device, a control socket and the extra keys in `more`, and permits files in
+/// Writes a configuration with one device, a control socket and the extra keys in `more`, and lets the daemon write to
 /// `folder`. Returns the paths of the configuration, the device's socket and the control socket.
 #[allow(dead_code, reason = "not every test has a control socket")]
 pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) -> (PathBuf, PathBuf, PathBuf) {
@@ -103,7 +103,7 @@ pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) ->
     (path, socket, control)
 }
 
-/// Returns an `hcad` command with piped standard error.
+/// Returns an `hcad` command whose standard error is piped.
 pub(crate) fn hcad() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcad"));
     command.env_remove("RUST_LOG").stderr(Stdio::piped());
@@ -143,13 +143,13 @@ impl Daemon {
         Self { child, folder, socket, log }
     }
 
-    /// Reads log lines up to one that contains `text`. Panics if the daemon ends first.
+    /// Reads log lines until one contains `text`, and returns that line. Panics if the daemon exits first.
     pub(crate) fn wait_for_line(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {
             let mut line = String::new();
             let len = self.log.read_line(&mut line).unwrap();
-            assert!(len > 0, "hcad ended before it logged {text:?}:\n{seen}");
+            assert!(len > 0, "hcad exited before it logged {text:?}:\n{seen}");
             if line.contains(text) {
                 return line;
             }

@@ -195,7 +195,7 @@ impl Disks {
         Self::of(cache, kernel, &with_self_test_programs(cache)?)
     }
 
-    /// Returns the disks with the newest rdma-core instead of that of the stable release.
+    /// Returns the disks with the newest rdma-core instead of the stable release's.
     ///
     /// # Errors
     /// Same as for [`Disks::obtain`].
@@ -226,7 +226,7 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. The stable release
+/// Returns the cache entry for a system from the unstable release, which has the newest rdma-core. The stable release
 /// lacks the libraries that this rdma-core needs, so it cannot be added to the stable system.
 pub(super) fn newest(cache: &Path) -> Result<PathBuf> {
     let system = debian(cache)?;
@@ -249,7 +249,7 @@ pub(super) fn entry_name() -> String {
     format!("debian-5-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()))
 }
 
-/// Creates an image from unpacked packages with the tools of the system at `tools`.
+/// Creates an image from unpacked packages, using the tools of the system at `tools`.
 fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
     let progress = Line::begin("root filesystem");
     configure(root)?;
@@ -329,7 +329,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs those steps of the maintainer scripts that guests need.
+/// Performs the steps of the maintainer scripts that guests need.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);

@@ -52,7 +52,7 @@ impl Source {
         Ok(Self { package: format!("linux-source-{version}"), suite: *suite, release })
     }
 
-    /// Unpacks directories of the sources into `to`, without the first `parents` components of their paths.
+    /// Unpacks directories of the sources into `to`, stripping the first `parents` components from their paths.
     ///
     /// # Errors
     /// Fails if the package cannot be fetched or lacks a directory.

@@ -205,7 +205,7 @@ async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
         let (at_a, at_b) = connection.towards(Direction::AToB);
         let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
         let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
-        // Send two messages, because the device learns the length of unterminated lists from the first one.
+        // Send two messages, because the device learns the length of unterminated lists from the first message.
         for seed in [21, 22] {
             fill(&mut pair.a.vm, &source, seed).await?;
             pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
@@ -236,7 +236,7 @@ async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     let interval = Duration::from_nanos(4096) * (1 << 16);
     let before = pair.a.daemon.counter(TIMEOUTS).await?;
     let took = fails_with(pair, &attributes, syndrome::RETRY_EXCEEDED, async |vm, end| {
-        // A queue pair in RESET drops packets without answering them.
+        // A queue pair in RESET drops packets without replying.
         end.to(vm, Transition::ToReset).await
     });
     let took = took.await?;

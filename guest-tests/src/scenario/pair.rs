@@ -53,8 +53,8 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts the pair and initialises both HCAs. Node `a` uses the HCR address of the public driver, and node `b` that
-    /// of the interface document.
+    /// Starts the pair and initialises both HCAs. Node `a` uses the HCR address from the public driver, and node `b`
+    /// uses the one from the interface document.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
@@ -113,7 +113,7 @@ impl Pair {
         self.a.open().await
     }
 
-    /// Kills the guests, then shuts the daemons down cleanly. The captures are complete afterwards.
+    /// Kills the guests, then shuts the daemons down cleanly so that the captures are complete.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;

@@ -46,7 +46,7 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// ACK timeout code of all connections (1.07 s).
+/// ACK timeout code for all connections (1.07 s).
 const ACK_TIMEOUT: u8 = 18;
 /// Time until a requester gives up on a silent peer, with this ACK timeout and 7 retries.
 const RETRY_TIME: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
@@ -55,10 +55,10 @@ const MINUTES: u64 = 5;
 /// Additional time to finish disturbances in progress and, on a slow host, to reach those that have not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Maximum number of times to read the daemons' resources until two successive readings agree.
+/// Maximum number of times to read the daemons' resources while waiting for two successive readings to agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Time limit for daemons to release their resources on a slow host.
+/// Time limit for the daemons to release resources on a slow host.
 const RELEASED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use protocol::roce::IcrcField;
 
-/// Frames to be delivered in the next turn, back to back in a reused buffer.
+/// Frames to be delivered in the next turn, stored back to back in a reused buffer.
 #[derive(Debug, Default)]
 pub(super) struct LoopedFrames {
     bytes: Vec<u8>,
@@ -31,8 +31,8 @@ impl LoopedFrames {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the memory. The size of this memory is limited, because the buffer never holds more
-    /// than the frames of one turn.
+    /// Drops all frames, but keeps the buffer. The size of the buffer is bounded, because it never holds more frames
+    /// than one turn sends.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

@@ -25,12 +25,12 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Maximum number of pending answers. Answers accumulate while the fabric is blocked. Answers beyond this limit are
+/// Maximum number of pending replies. Replies accumulate while the fabric is blocked. Replies beyond this limit are
 /// dropped.
 ///
-/// A frame causes at most one answer, which goes to the frame's source and is not longer than the frame. A peer
-/// therefore cannot use this port to amplify traffic. Only the advertisement that answers a probe is longer, by an
-/// option of eight bytes (RFC 4861, section 7.2.4).
+/// A frame causes at most one reply, which goes to the frame's source and is not longer than the frame. A peer
+/// therefore cannot use this port to amplify traffic. The only exception is the advertisement sent in reply to a probe:
+/// it is longer than the probe by an eight-byte option (RFC 4861, section 7.2.4).
 pub(super) const MAX_WAITING: usize = 256;
 
 const HOP_LIMIT: u8 = 64;
@@ -53,7 +53,7 @@ pub(super) struct RxContext<'a> {
 }
 
 impl HostStack {
-    /// Handles a frame, which may cause an answer or update the neighbour table.
+    /// Handles a frame, which may cause a reply or update the neighbour table.
     pub(super) fn serve(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         match cx.ether.ether_type {
             EtherType::Arp => self.on_arp(cx),
@@ -95,7 +95,7 @@ impl HostStack {
         self.waiting.clear();
     }
 
-    /// Checks that an answer to `sender` is within the sender's rate limit and fits into the queue.
+    /// Checks that a reply to `sender` is within the sender's rate limit and fits into the queue.
     pub(super) fn allow_answer(
         &mut self,
         now: Instant,
@@ -158,7 +158,8 @@ impl HostStack {
             // Only a solicitation may have an unspecified source (RFC 4862).
             _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(cx, &advertisement),
-            // Multicast requests are ignored, because every member would answer. RFC 4443, section 4.2, permits this.
+            // Multicast requests are ignored, because every group member would reply. RFC 4443, section 4.2, permits
+            // this.
             Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };
@@ -172,7 +173,7 @@ impl HostStack {
     }
 }
 
-/// Commits the bytes appended since the last commit as an answer to `requester`.
+/// Commits the bytes appended since the last commit as a reply to `requester`.
 fn commit_answer(answers: &mut TxBatch, requester: MacAddr) {
     answers.commit(requester);
     answers.mark_answer();

@@ -63,7 +63,7 @@ pub(super) enum Entry<'a> {
     End(Ending),
 }
 
-/// An input of the device.
+/// An input to the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<'a> {
     /// The client reads a region. `region` is a region index from `linux/vfio.h`.

@@ -1,5 +1,5 @@
-//! Configuration of the function, set by admin commands: switch, VSIs, scheduler and allocated resources. A
-//! function reset and "clear PF configuration" drop this state.
+//! Configuration of the function, set by admin commands: switch, VSIs, scheduler and allocated resources. A function
+//! reset discards this state, and so does "clear PF configuration".
 
 mod snapshot;
 
@@ -15,9 +15,9 @@ use super::vsi::{VsiNumber, Vsis};
 
 #[derive(Debug, Default)]
 pub(super) struct PfConfig {
-    /// Scheduler tree of the transmit queues.
+    /// Scheduler tree for the transmit queues.
     pub(super) scheduler: Scheduler,
-    /// VSIs with their RSS configuration.
+    /// VSIs and their RSS configuration.
     pub(super) vsis: Vsis,
     switch: Switch,
     resources: Resources,
@@ -50,7 +50,7 @@ impl PfConfig {
     /// Executes "add switch rules", "update switch rules" or "remove switch rules".
     ///
     /// # Errors
-    /// The same as for [`Switch::rules`].
+    /// Same as for [`Switch::rules`].
     pub(super) fn rules(
         &mut self,
         command: RuleCommand,
@@ -64,7 +64,7 @@ impl PfConfig {
     /// Executes "Free VSI".
     ///
     /// # Errors
-    /// The same as for [`Vsis::free`].
+    /// Same as for [`Vsis::free`].
     pub(super) fn free_vsi(&mut self, parameters: &VsiParameters) -> Result<VsiResponse, AdminError> {
         let answer = self.vsis.free(parameters)?;
         self.switch.remove_vsi(VsiNumber::new(parameters.number));
@@ -74,7 +74,7 @@ impl PfConfig {
     /// Executes "Allocate resources".
     ///
     /// # Errors
-    /// The same as for [`Resources::allocate`].
+    /// Same as for [`Resources::allocate`].
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         self.resources.allocate(buffer)
     }
@@ -82,7 +82,7 @@ impl PfConfig {
     /// Executes "Get allocated resource descriptors".
     ///
     /// # Errors
-    /// The same as for [`Resources::allocated`].
+    /// Same as for [`Resources::allocated`].
     pub(super) fn allocated(
         &self,
         request: AllocatedResources,
@@ -94,7 +94,7 @@ impl PfConfig {
     /// Executes "Free resources".
     ///
     /// # Errors
-    /// The same as for [`Resources::free`].
+    /// Same as for [`Resources::free`].
     pub(super) fn free(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let outcome = self.resources.free(buffer);
         self.switch.remove_freed_lists(&self.resources);

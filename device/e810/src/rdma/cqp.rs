@@ -1,4 +1,4 @@
-//! The control queue pair (CQP): creation, destruction and fetching of ring entries.
+//! The control queue pair (CQP): its creation and destruction, and the fetching of its ring entries.
 //!
 //! # Spec
 //! E810 interface, sections 9.1, 10.1 and 10.2.
@@ -63,8 +63,8 @@ impl Cqp {
         self.context_high = high;
     }
 
-    /// Returns the host context address, given its low half. Returns `None` for address 0, which destroys the
-    /// queue.
+    /// Returns the host context address, given its low half. Returns `None` for an address of 0, which requests
+    /// destruction of the queue.
     pub(super) fn context(&self, low: u32) -> Option<Iova> {
         let address = u64::from(self.context_high) << 32 | u64::from(low);
         (address != 0).then_some(Iova::new(address))
@@ -107,7 +107,7 @@ impl Cqp {
         Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
     }
 
-    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error of a failed creation.
+    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error left by a failed creation.
     pub(super) fn clear_status(&mut self, to: Status) {
         if !to.error && self.state == State::Refused {
             self.state = State::Stopped;

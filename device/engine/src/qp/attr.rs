@@ -16,9 +16,9 @@ use crate::limits::GRH_BYTES;
 pub enum Service {
     /// Reliable connection (RC), IBTA 9.7.
     Rc,
-    /// Initiator of an extended reliable connection (XRC), which only sends. Each request names an SRQ at the target.
+    /// Initiator of an extended reliable connection (XRC). It only sends, and each request names an SRQ at the target.
     XrcIni,
-    /// Target of an extended reliable connection (XRC), which only responds. Each request names an SRQ in the target's
+    /// Target of an extended reliable connection (XRC). It only responds, and each request names an SRQ in the target's
     /// XRC domain.
     XrcTgt,
     /// Unreliable connection (UC), IBTA 9.8.2.
@@ -42,7 +42,7 @@ impl Service {
         matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
     }
 
-    /// Returns whether a QP of this service has a send queue. If not, doorbells are ignored.
+    /// Returns whether a QP of this service has a send queue. If it has none, doorbells are ignored.
     pub const fn has_send_queue(self) -> bool {
         !matches!(self, Self::XrcTgt)
     }
@@ -158,7 +158,7 @@ pub enum State {
     Err,
 }
 
-/// Formats the state with its name in the specification, such as `RTS`.
+/// Formats the state as the specification names it, such as `RTS`.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -309,7 +309,7 @@ impl AckTimeout {
 }
 
 /// Attributes of a QP that software controls. A front-end keeps its own QP context, and derives these attributes from
-/// it at each modification.
+/// it on each modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
@@ -360,7 +360,7 @@ pub struct QpAttrs {
     /// Whether receive requests come from the QP's shared receive queue (SRQ). Has no effect on XRC, where each message
     /// names an SRQ.
     pub srq: bool,
-    /// Whether work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
+    /// Whether work requests on this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,
     /// Whether the engine or its owner flushes requests after an error.
     pub flush: Flush,
@@ -393,7 +393,7 @@ pub struct QpSnapshot {
     pub send_psn: Psn,
     /// Oldest unacknowledged PSN; equal to `send_psn` when nothing is outstanding.
     pub unacked_psn: Psn,
-    /// Expected PSN of the responder.
+    /// PSN that the responder expects next.
     pub recv_psn: Psn,
     /// Message sequence number: the number of messages completed as the responder.
     pub msn: Msn,

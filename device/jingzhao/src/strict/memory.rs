@@ -1,4 +1,4 @@
-//! Checks of SW2HW_MPT, HW2SW_MPT and WRITE_MTT.
+//! Checks the commands SW2HW_MPT, HW2SW_MPT and WRITE_MTT.
 
 use card::memory::translate::PageTable;
 use hcr::strict::mtt_entries;

@@ -1,4 +1,4 @@
-//! Checks of work queue entries.
+//! Checks work queue entries.
 
 use protocol::hca::jingzhao::wqe::{GRANULE, SendWqe, WqeData};
 use protocol::ids::Qpn;

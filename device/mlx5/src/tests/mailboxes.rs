@@ -1,4 +1,4 @@
-//! Command slots and mailboxes, including those of a hostile driver (mlx5 interface, section 3.1).
+//! Command slots and mailboxes, including ones set up by a hostile driver (mlx5 interface, section 3.1).
 
 use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;
@@ -30,7 +30,7 @@ fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
     (Some(delivery), check.syndrome())
 }
 
-/// Section 20, M-31: the driver may request fewer bytes of output than the output header has.
+/// Section 20, M-31: the driver may request an output that is shorter than the output header.
 #[test]
 fn output_shorter_than_header_is_truncated() {
     let mut driver = powered_on();
@@ -166,7 +166,7 @@ fn short_inputs_are_rejected() {
 }
 
 #[test]
-fn command_of_unknown_user_context_is_rejected() {
+fn command_from_unknown_user_context_is_rejected() {
     let mut driver = initialised();
     let output = driver.execute(&Command::AllocPd(BARE).emit(7), 16);
     let header = OutputHeader::parse(&self::output(&output));

@@ -35,7 +35,7 @@ pub(super) fn modify(
     }
 }
 
-/// Checks a QP that leaves RESET.
+/// Checks a QP as it leaves the RESET state.
 fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     let resources = view.resources;
     let queue = format!("QP {qpn}");
@@ -51,8 +51,8 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
         found.add(&QP_SRQ, format!("{queue} uses SRQ {}, which is not valid", qpc.srqn));
     }
     let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
-    // Queues with log_slots 0 are not checked, because a queue without slots cannot be distinguished from a queue with
-    // one slot (section 12, T44).
+    // Queues whose log_slots is 0 are not checked, because a queue without slots cannot be distinguished from a queue
+    // with one slot (section 12, T44).
     let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
     for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
         let place = AccessTarget::offset(qpc.pd, qpc.wqe_lkey, base.into());

@@ -66,7 +66,7 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered. There is one entry per receiver, which is removed once the receiver has reported the
+    /// Datagrams being delivered. There is one entry per receiver. It is removed once the receiver has reported the
     /// datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,
@@ -136,7 +136,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Records that the network delivers nothing to a side from now on.
+    /// Records that the network has stopped delivering packets to a side.
     pub fn on_blackhole(&mut self, pair: usize, side: usize) {
         let now = self.now;
         // The side receives no responses. Its peer receives requests, but no responses either.
@@ -150,7 +150,7 @@ impl<'a> Checker<'a> {
         self.sides[pair][side].on_post(queue, count, now);
     }
 
-    /// Checks an event at the host of `node`. `cause` is the QP of the packet being handled, if any.
+    /// Checks an event on the host of `node`. `cause` is the QP of the packet being handled, if any.
     pub fn on_host_event(
         &mut self,
         node: usize,
@@ -249,7 +249,7 @@ impl<'a> Checker<'a> {
         self.sides.iter().flatten().all(Side::is_finished)
     }
 
-    /// Describes the progress, for the report of a run that does not finish.
+    /// Describes the progress, for reporting a run that does not finish.
     pub fn progress(&self) -> String {
         let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
             sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))

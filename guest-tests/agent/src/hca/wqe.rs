@@ -12,7 +12,7 @@ use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 /// WQE positions and sizes are in units of this many bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// Maximum size of a send WQE in units, because the size field in a link has 6 bits.
+/// Maximum size of a send WQE, in units. The size field in a link has 6 bits.
 const MAX_UNITS: usize = 63;
 /// lkey of the terminating entry in the kernel driver's format.
 const INVALID_LKEY: u32 = 0x100;
@@ -82,7 +82,7 @@ impl SendWqe {
     }
 
     /// Returns the link to this WQE. The link forms the first bytes of the preceding WQE. `position` is this WQE's
-    /// distance from the start of the queue in units.
+    /// distance from the start of the queue, in units.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
         let mut link = [0; 8];

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::scenario::nic::effort::Effort;
 
-/// Resource usage of QEMU and of its daemon, in this order.
+/// Resource usage of QEMU and its daemon, in that order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage([Process; 2]);
 

@@ -38,7 +38,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_lat -A FETCH_AND_ADD -n 500", 1),
 ];
 
-/// Additional command lines of the full run: all sizes of the other operations, traffic in both directions, and
+/// Additional command lines for the full run: all sizes of the other operations, traffic in both directions, and
 /// latencies.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_read_bw -a -n 20", 23),

@@ -79,10 +79,10 @@ const PARAMETERS: &[&str] = &[
 
 /// Time limit for the port to become active again after the device has failed.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// Counter of the resets requested by the driver.
+/// Counter of device resets requested by the driver.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Cycles that unload and reload the driver. Each takes at least a second, because the driver waits for the device's
+/// Cycles that unload and reload the driver. Each takes at least a second, because the driver waits for the device to
 /// reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
@@ -242,7 +242,7 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
     node.daemon.control(&["fail", "--yes"]).await?;
-    // Wait for the reset first, because sysfs shows the old port until the driver resets the device.
+    // Wait for the reset first, because sysfs shows the old port state until the driver resets the device.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {
         ensure!(Instant::now() < deadline, "the driver did not reset the device within {RECOVERY:?}");
@@ -257,8 +257,8 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// Removes a known warning from kernel messages. The driver unregisters the device from a WQ_MEM_RECLAIM workqueue, and
-/// the unregistration flushes one of `ib_core`'s workqueues, which lacks that flag. The kernel warns only if that
+/// Removes a known warning from kernel messages. The driver unregisters the device while running on a WQ_MEM_RECLAIM
+/// workqueue. This flushes an `ib_core` workqueue that lacks the flag, and the kernel warns only if the flushed
 /// workqueue is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =

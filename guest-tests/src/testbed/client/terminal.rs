@@ -16,7 +16,7 @@ impl RawTerminal {
     /// Sets raw mode if standard input is a terminal. Otherwise, the returned object does nothing.
     ///
     /// # Errors
-    /// The mode cannot be changed.
+    /// Fails if the mode cannot be changed.
     pub fn enter() -> Result<Self> {
         let stdin = stdin();
         if !stdin.is_terminal() {

@@ -105,7 +105,7 @@ pub struct Qpc {
     pub dest_ip: u32,
     /// 50h: alternate path. Unused.
     pub alternate_path: [u8; 12],
-    /// 5Ch: protection domain of the queues and of the data.
+    /// 5Ch: protection domain for the queues and the data.
     pub pd: Pdn,
     /// 60h: not used by the device.
     pub wqe_base: u32,
@@ -322,8 +322,8 @@ impl Qpc {
 
     /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The specification puts the code in the low five
     /// bits of the byte, but the public driver uses the high five bits. If any of the low three bits is set, the device
-    /// uses the low five bits. Otherwise, it uses the high five bits. `numbering` decides how the ambiguous values 8,
-    /// 16 and 24 are read (J-14).
+    /// uses the low five bits. Otherwise, it uses the high five bits. `numbering` selects how the ambiguous values 8,
+    /// 16 and 24 are interpreted (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -406,7 +406,7 @@ fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
-/// Joins the high 32 and the low 16 bits of a MAC address, which are separate fields in contexts and in the UD unit.
+/// Combines the high 32 and the low 16 bits of a MAC address, which are separate fields in contexts and in the UD unit.
 /// Returns `None` if the high part is 0, because the low part is a LID in that case.
 pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     if high == 0 {

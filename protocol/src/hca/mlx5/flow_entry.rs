@@ -1,4 +1,4 @@
-//! Commands that set, query and delete entries of flow tables.
+//! Commands that set, query and delete flow table entries.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -23,13 +23,13 @@ bitflags! {
     /// Actions of a flow table entry.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct FlowActions: u16 {
-        /// Ends the evaluation with the default action of the table type.
+        /// Ends the evaluation with the table type's default action.
         const ALLOW = 1 << 0;
         /// Drops the frame and ends the evaluation.
         const DROP = 1 << 1;
         /// Forwards the frame to every destination.
         const FORWARD = 1 << 2;
-        /// Counts the frame in every counter of the entry.
+        /// Counts the frame in each of the entry's counters.
         const COUNT = 1 << 3;
         /// Removes the outermost VLAN tag.
         const POP_VLAN = 1 << 7;
@@ -79,9 +79,9 @@ macro_rules! flags {
 flags! { FlowActions(u16), EntryFields(u8), }
 
 codes! {
-    /// Change that SET_FLOW_TABLE_ENTRY makes, given by its op_mod.
+    /// Change that SET_FLOW_TABLE_ENTRY makes, selected by its op_mod.
     pub enum EntryChange(u16) {
-        /// Sets the whole entry.
+        /// Sets the entire entry.
         Set = 0 "set",
         /// Changes the parts selected by [`EntryFields`].
         Modify = 1 "modify",
@@ -110,13 +110,13 @@ layout! {
         @0x14[23:0]   counter_count: u32,
         /// Tag for [`FlowActions::PUSH_VLAN`]; see [`PushedTag`].
         @0x20         pushed_tag: PushedTag,
-        /// Values of the fields that the mask of the group selects.
+        /// Values of the fields that the group's mask selects.
         @0x40         value: MatchParameters,
     }
 }
 
 codes! {
-    /// Kind of a destination to which an entry forwards frames.
+    /// Kind of destination to which an entry forwards frames.
     pub enum DestinationKind(u8) {
         /// The evaluation continues in another flow table.
         Table = 1 "table",
@@ -126,7 +126,7 @@ codes! {
 }
 
 layout! {
-    /// Element of the destination list of an entry.
+    /// Element of an entry's destination list.
     pub struct FlowDestination[8] big_endian {
         /// A value of [`DestinationKind`].
         @0x00[31:24]  kind: u8 => DestinationKind::word,
@@ -165,7 +165,7 @@ impl From<Destination> for FlowDestination {
 }
 
 layout! {
-    /// Element of the counter list of an entry.
+    /// Element of an entry's counter list.
     pub struct ListedCounter[8] big_endian {
         @0x00  counter: FlowCounterId,
     }

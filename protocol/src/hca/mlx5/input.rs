@@ -212,8 +212,8 @@ macro_rules! commands {
     };
 }
 
-/// Returns the first bytes of an output. They are padded with zeros, because a driver can request an output that is
-/// shorter than the layout.
+/// Returns the first bytes of an output, padded with zeros. A driver can request an output that is shorter than the
+/// layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -221,9 +221,9 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 }
 
 commands! {
-    /// Brings the device out of reset and drops all earlier state.
+    /// Brings the device out of reset and discards all earlier state.
     EnableHca(Function) -> OutputHeader;
-    /// Disables the function and drops its state.
+    /// Disables the function and discards its state.
     DisableHca(Function) -> OutputHeader;
     /// Starts the device after ENABLE_HCA.
     InitHca(InitHca) -> OutputHeader;
@@ -243,10 +243,10 @@ commands! {
     SetHcaCap(SetHcaCap, area: Bytes) -> OutputHeader;
     /// Reads the identity of the board.
     QueryAdapter(NoArguments) -> AdapterInfo;
-    /// Reports the version of the driver.
+    /// Reports the driver version.
     SetDriverVersion(SetDriverVersion) -> OutputHeader;
     Nop(NoArguments) -> OutputHeader;
-    /// Reads the state of link aggregation. Zeros mean that no ports are aggregated.
+    /// Reads the link aggregation state. All zeros means that no ports are aggregated.
     QueryLag(NoArguments) -> OutputHeader;
     /// Reads the special memory keys.
     QuerySpecialContexts(NoArguments) -> SpecialContexts;
@@ -269,7 +269,7 @@ commands! {
     CreateCq(CreateCq, pages: Pages) -> CqNumber;
     DestroyCq(CqNumber) -> OutputHeader;
     QueryCq(CqNumber) -> QueriedCq;
-    /// Changes the moderation of a CQ, or replaces its ring.
+    /// Changes a CQ's moderation settings, or replaces its ring.
     ModifyCq(ModifyCq, pages: Pages) -> OutputHeader;
     CreateMkey(CreateMkey, translation: Bytes) -> MkeyNumber;
     QueryMkey(MkeyNumber) -> QueriedMkey;
@@ -325,7 +325,7 @@ commands! {
     AccessReg(AccessReg, data: Bytes) -> OutputHeader;
     /// Reads the state of the InfiniBand port.
     QueryHcaVportContext(NoArguments) -> QueriedVport;
-    /// Reads the counters of the port.
+    /// Reads the port counters.
     QueryVportCounter(QueryVportCounter) -> VportCounters;
 
     /// Sets the root flow table, where the evaluation of each frame starts.
@@ -338,7 +338,7 @@ commands! {
     CreateFlowGroup(CreateFlowGroup) -> FlowGroupNumber;
     DestroyFlowGroup(FlowGroupSelector) -> OutputHeader;
     QueryFlowGroup(FlowGroupSelector) -> QueriedFlowGroup;
-    /// Creates or changes an entry of a flow table.
+    /// Creates or changes an entry in a flow table.
     SetFlowTableEntry(SetFlowTableEntry, lists: Bytes) -> OutputHeader;
     QueryFlowTableEntry(FlowEntrySelector) -> QueriedFlowEntry;
     DeleteFlowTableEntry(FlowEntrySelector) -> OutputHeader;
@@ -351,11 +351,11 @@ commands! {
     ModifyVportState(ModifyVportState) -> OutputHeader;
     QueryNicVportContext(QueryNicVport) -> QueriedNicVport;
     ModifyNicVportContext(ModifyNicVport, list: Bytes) -> OutputHeader;
-    /// Sets an entry of the GID table.
+    /// Sets an entry in the GID table.
     SetRoceAddress(SetRoceAddress) -> OutputHeader;
-    /// Reads an entry of the GID table.
+    /// Reads an entry from the GID table.
     QueryRoceAddress(QueryRoceAddress) -> QueriedRoceAddress;
-    /// Reads an entry of the P_Key table.
+    /// Reads an entry from the P_Key table.
     QueryHcaVportPkey(QueryVportPkey) -> QueriedVportPkey;
     CreateTir(CreateTir) -> TirNumber;
     ModifyTir(ModifyTir) -> OutputHeader;
@@ -385,7 +385,7 @@ commands! {
 
     /// Creates a DevX user context.
     CreateUctx(CreateUctx) -> UctxNumber;
-    /// Destroys a DevX user context and drops its objects.
+    /// Destroys a DevX user context and releases its objects.
     DestroyUctx(UctxNumber) -> OutputHeader;
     /// Registers guest memory for the queues of a DevX user.
     CreateUmem(CreateUmem, pages: Pages) -> UmemNumber;
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_ignore_incomplete_address() {
+    fn incomplete_page_address_is_ignored() {
         let bytes = [0, 0, 0, 1, 0x35, 0xaa, 0xef, 0xff, 0x11];
         let pages = Pages::parse(&bytes);
         assert_eq!((pages.len(), pages.is_empty()), (1, false));

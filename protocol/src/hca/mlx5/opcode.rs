@@ -1,4 +1,4 @@
-//! Opcodes of commands.
+//! Command opcodes.
 //!
 //! # Spec
 //! mlx5 interface, section 5. The golden traces use the same names.
@@ -6,7 +6,7 @@
 use super::code::codes;
 
 codes! {
-    /// Opcode of a command, for InfiniBand or Ethernet ports.
+    /// Opcode of a command. Some commands exist only for InfiniBand ports or only for Ethernet ports.
     #[allow(missing_docs)]
     pub enum Opcode(u16) {
         QueryHcaCap = 0x100 "QUERY_HCA_CAP",

@@ -10,8 +10,8 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// The part of the ICM layout that the device needs. It uses only the sizes of most tables, because it keeps the
-/// contexts in its own memory.
+/// The part of the ICM layout that the device needs. For most tables, the device uses only the size, because it keeps
+/// the contexts in its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitHca {
@@ -25,7 +25,7 @@ pub struct InitHca {
     pub group_buckets: u16,
     /// Log2 of the number of entries in the multicast table.
     pub log_groups: u8,
-    /// Log2 of the size in bytes of the doorbell records of one UAR page.
+    /// Log2 of the size in bytes of the doorbell record area for one UAR page.
     pub log_uarc: u8,
     /// ICM address of the first doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
@@ -43,13 +43,13 @@ impl InitHca {
     /// instead.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4
-    /// GiB of doorbell records per page.
+    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4 GiB
+    /// of doorbell records per UAR page.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
         let [mpt_log] = field(inbox, 0xfb);
-        // Unlike the other tables, the MPT has its size in a separate field, not in the low byte of its base.
+        // Unlike the other tables, the MPT has its size in a separate field rather than in the low byte of its base.
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);
@@ -151,15 +151,15 @@ mod tests {
         assert_eq!(InitHca::parse(&inbox()), Ok(InitHca::DRIVER_DEFAULT));
         let emitted = InitHca::DRIVER_DEFAULT.emit();
         for (at, (byte, published)) in emitted.into_iter().zip(inbox()).enumerate() {
-            assert!(byte == published || byte == 0, "{at:#x}: {byte:#x}, published is {published:#x}");
+            assert!(byte == published || byte == 0, "{at:#x}: {byte:#x}, published value is {published:#x}");
         }
         let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..InitHca::DRIVER_DEFAULT };
         assert_eq!(InitHca::parse(&moved.emit()), Ok(moved));
         assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
 
-    /// Example from section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h, and the
-    /// last page of these records is at BF000h.
+    /// Example from section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h, and their
+    /// last page is at BF000h.
     #[test]
     fn doorbell_record_addresses_match_driver() {
         let init = InitHca::DRIVER_DEFAULT;

@@ -1,4 +1,4 @@
-//! Registers of BAR0. QUERY_FW reports the addresses of most of them ([`super::caps::QueryFw`]).
+//! Registers in BAR0. QUERY_FW reports the addresses of most of them ([`super::caps::QueryFw`]).
 //!
 //! # Spec
 //! mthca interface, section 2.
@@ -7,15 +7,15 @@ use super::super::hcr::HcrWord;
 use super::super::words::{self, Block};
 use crate::ids::Eqn;
 
-/// A 32-bit register of BAR0. All other offsets, except for the MSI-X structures (see [`super::pci`]), read as 0 and
+/// A 32-bit register in BAR0. All other offsets, except for the MSI-X structures (see [`super::pci`]), read as 0 and
 /// ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
     /// A word of the HCR.
     Hcr(HcrWord),
-    /// Word of the EQ arm register. Bit 0 arms the EQ with this number, bit 1 arms the next EQ, and so on.
+    /// A word of the EQ arm register. Bit 0 arms the EQ with the given number, bit 1 arms the next EQ, and so on.
     EqArm(Eqn),
-    /// Writing this register sets the consumer index of the EQ.
+    /// Writing this register sets the EQ's consumer index.
     EqSetCi(Eqn),
     /// Catastrophic error buffer. It reads nonzero after a catastrophic error.
     Catastrophe,
@@ -25,7 +25,7 @@ pub enum Register {
     Reset,
 }
 
-/// Maximum number of EQs: the arm register has one bit for each EQ.
+/// Maximum number of EQs. The arm register has one bit per EQ.
 pub const EQS: u32 = 64;
 
 /// Offset of the HCR.

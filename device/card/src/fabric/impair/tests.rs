@@ -1,5 +1,5 @@
-//! Tests impairments. The test frames were built with scapy. Their source is 02:00:00:00:00:01 with address
-//! 10.77.0.1. Their destination is 02:00:00:00:00:02 with address 10.77.0.2 and QP 0xabcdef.
+//! Tests impairments. The test frames were built with scapy. Their source is MAC 02:00:00:00:00:01 and address
+//! 10.77.0.1. Their destination is MAC 02:00:00:00:00:02, address 10.77.0.2 and QP 0xabcdef.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;
@@ -42,7 +42,7 @@ fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8
     out
 }
 
-/// Sends `count` identical frames. Returns the positions, counted from 1, of those dropped by the rule.
+/// Sends `count` identical frames. Returns the positions, counted from 1, of those that the rule drops.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");
@@ -177,7 +177,7 @@ fn jitter_varies_within_bounds() {
 }
 
 #[test]
-fn reordered_frame_follows_overtaking_frames() {
+fn reordered_frame_is_sent_after_overtaking_frames() {
     let mut impairments =
         rules(&[r#"{"direction": "tx", "action": {"reorder": {"by": 2}}, "opcode": "SEND First"}"#]);
     let [first, middle, last] = ["rc_send_first", "rc_send_middle", "rc_send_last"].map(frame);
@@ -271,7 +271,7 @@ fn rules_get_unique_ids_up_to_limit() {
 }
 
 #[test]
-fn invalid_rule_error_names_key() {
+fn invalid_rule_error_mentions_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),

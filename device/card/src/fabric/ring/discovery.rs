@@ -1,8 +1,8 @@
 //! How the members of a ring find each other and create links.
 //!
 //! A message to a member is sent to the socket named after the member's MAC, so only that member can read it. Calls and
-//! answers carry a token. A later message that repeats the token must come from that member. A connecting member is
-//! trusted only after it has repeated a token:
+//! answers carry a token, so a later message that repeats the token must come from the member that received it. A
+//! connecting member is trusted only after it has repeated a token:
 //!
 //! ```text
 //! newcomer -> member's socket     call, token a
@@ -192,7 +192,8 @@ impl RingFabric {
             }
             // Another message, which crossed this answer, has already created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
-            // The sender must first prove that it owns the MAC. Until then, an existing link to that MAC stays.
+            // The sender must first prove that it owns the MAC. Until then, an existing link to that MAC stays in
+            // place.
             Kind::Call | Kind::Answer if !proven => {
                 self.send_message(mac, Message::Answer, token);
                 Ok(())

@@ -30,7 +30,7 @@ const TRIES: u8 = 4;
 #[derive(Clone, Debug)]
 struct Transfer {
     to: Qpn,
-    /// Headers of every segment.
+    /// Headers common to all segments.
     template: Mad,
     tid: u64,
     payload: Vec<u8>,
@@ -48,7 +48,7 @@ pub(super) struct Transfers {
 }
 
 impl Transfers {
-    /// Starts sending a table and appends its first segment. The receiver's acknowledgement opens the window.
+    /// Starts sending a table and appends its first segment to `out`. The receiver's acknowledgement opens the window.
     ///
     /// # Errors
     /// NO_RESOURCES (section 15.2.4) if the table is too large.

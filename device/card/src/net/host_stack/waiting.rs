@@ -1,4 +1,4 @@
-//! Frames that are waiting for the MAC of their destination.
+//! Frames that are waiting for their destination's MAC to be resolved.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of waiting frames. Frames beyond this number replace the oldest. Requesters retransmit the packets
-/// lost in this way.
+/// Maximum number of waiting frames. A frame beyond this limit replaces the oldest one. Requesters retransmit packets
+/// lost this way.
 const MAX_FRAMES: usize = 256;
 
-/// Maximum time that a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a second apart).
+/// Maximum time that a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, one second apart).
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]

@@ -63,7 +63,8 @@ pub(super) enum Command {
 
 impl Command {
     /// Returns the command with this number, or `None` if it is not supported. The server supports neither
-    /// DEVICE_GET_REGION_IO_FDS nor DIRTY_PAGES, which is for migration. Only a server sends DMA_READ and DMA_WRITE.
+    /// DEVICE_GET_REGION_IO_FDS nor DIRTY_PAGES, which is for migration. DMA_READ and DMA_WRITE are sent only by
+    /// servers.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {
@@ -164,7 +165,7 @@ pub(super) struct IrqSet {
     pub(super) count: u32,
 }
 
-/// Fixed part of REGION_READ, of REGION_WRITE and of their replies; data may follow.
+/// Fixed part of REGION_READ, REGION_WRITE and their replies; data may follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct RegionAccess {

@@ -21,7 +21,7 @@ pub(super) const READ: u8 = 0x10;
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Maximum number of receives; 0 means the same number as for sends.
+    /// Maximum number of receives; 0 means the same as the maximum number of sends.
     pub(super) max_recv: u32,
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
@@ -57,7 +57,7 @@ pub(super) struct Wr {
     pub(super) remote: Option<(u64, u32)>,
     /// Remote QPN and Q_Key.
     pub(super) to: Option<(u32, u32)>,
-    /// Elements, each with an address in the program's data region and a length.
+    /// Elements, each an address in the program's data region and a length.
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
@@ -133,7 +133,7 @@ impl Program {
         self.modify(0x1b, 3, Some(remote));
     }
 
-    /// Issues a command with the whole context of the QP. The bytes after the context have undefined contents.
+    /// Issues a command with the QP's entire context. The bytes after the context have undefined contents.
     fn modify(&mut self, op: u32, state: u32, remote: Option<u32>) {
         self.driver.machine.poke(MAILBOX + 0xa4, &[0xa5; 0x5c]);
         let Self { caps, driver, .. } = self;
@@ -210,7 +210,7 @@ impl Program {
         driver
     }
 
-    /// Resizes the CQ. The library copies the completions that it has not polled.
+    /// Resizes the CQ. The library copies the completions that it has not polled yet.
     pub(super) fn resize_cq(&mut self, log_cqes: u32) {
         let new = cq_buffer(&mut self.driver, self.library_pd, log_cqes);
         let mut inbox = [0; 0x40];
@@ -346,7 +346,7 @@ impl Program {
     }
 }
 
-/// Registers a CQ buffer in protection domain `pd`. Hardware owns all entries.
+/// Registers a CQ buffer in protection domain `pd`. Hardware owns all of its entries.
 fn cq_buffer(driver: &mut Driver, pd: u32, log_cqes: u32) -> Region {
     let region = driver.register(pd, 0, 32 << log_cqes, LOCAL_WRITE);
     for index in 0..1 << log_cqes {

@@ -25,7 +25,7 @@ pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// Returns the byte counts. Fails if fio reported an error, or moved no data in one of the directions.
+/// Returns the byte counts. Fails if fio reported an error, or if it did not transfer data in both directions.
 pub(super) fn judge(end: &ProgramEnd) -> Result<Moved> {
     let said = || format!("{:?}: {}{}", end.status, end.stdout, end.stderr);
     ensure!(end.status == ExitStatus::Code(0), "{}", said());

@@ -29,14 +29,14 @@ const UNDER_WAY: u64 = 1 << 20;
 const RECONNECT: Duration = Duration::from_secs(120);
 /// Number of 256 KiB blocks written during the capture.
 const RECORDED: u32 = 4;
-/// The message that irdma prints for a connection whose peer no longer answers.
+/// The message that irdma prints for a connection whose peer no longer responds.
 const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 /// The message that irdma prints for a request with an invalidated key.
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
-/// The message that irdma prints for a request with the previous key of a region that has been registered again.
+/// The message that irdma prints for a request with the old key of a re-registered region.
 const KEY_REPLACED: &str = "abnormal ae_id = 0x102 ";
 
-/// Kinds of server outages.
+/// A kind of server outage.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outage<'a> {
     /// The server disconnects its clients, and later accepts them again.
@@ -46,7 +46,7 @@ pub(super) enum Outage<'a> {
 }
 
 impl Outage<'_> {
-    /// Returns the seed of the content that is written after the outage.
+    /// Returns the seed for the content that is written after the outage.
     const fn seed(self) -> u64 {
         match self {
             Self::LetGo => 0x200,
@@ -70,7 +70,7 @@ impl Amount {
     }
 }
 
-/// A file or device on the server that the client accesses through a protocol.
+/// A file or device on the server that the client accesses through a storage protocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     protocol: Protocol,

@@ -44,7 +44,7 @@ opcodes! {
     GetVersion = 0x0001 "get_version";
     /// Reports the driver version.
     DriverVersion = 0x0002 "driver_version";
-    /// Announces that the driver will disable the queue.
+    /// Announces that the driver is about to disable the queue.
     QueueShutdown = 0x0003 "queue_shutdown";
     /// Acquires a resource lock.
     RequestResource = 0x0008 "request_resource";
@@ -58,11 +58,11 @@ opcodes! {
     ReadMac = 0x0107 "read_mac";
     /// Sets the MAC address of the function.
     WriteMac = 0x0108 "write_mac";
-    /// Leaves the PXE boot mode.
+    /// Leaves PXE boot mode.
     ClearPxe = 0x0110 "clear_pxe";
     /// Lists the elements of the switch.
     GetSwitchConfig = 0x0200 "get_switch_config";
-    /// Configures the forwarding of the port.
+    /// Configures forwarding on the port.
     SetPortParameters = 0x0203 "set_port_parameters";
     /// Allocates resources of one type.
     AllocateResources = 0x0208 "allocate_resources";
@@ -77,9 +77,9 @@ opcodes! {
     RemoveRules = 0x02a2 "remove_rules";
     /// Clears the configuration of the function.
     ClearPfConfig = 0x02a4 "clear_pf_config";
-    /// Selects the mode of priority flow control.
+    /// Selects the priority flow control mode.
     SetPfcMode = 0x0303 "set_pfc_mode";
-    /// Reads the default topology of the scheduler.
+    /// Reads the scheduler's default topology.
     GetDefaultTopology = 0x0400 "get_default_topology";
     AddElements = 0x0401 "add_elements";
     ConfigureElements = 0x0403 "configure_elements";
@@ -91,13 +91,13 @@ opcodes! {
     QueryPortEts = 0x040e "query_port_ets";
     DeleteElements = 0x040f "delete_elements";
     AddRateProfiles = 0x0410 "add_rate_profiles";
-    /// Reads the resources of the scheduler.
+    /// Reads the scheduler's resources.
     QuerySchedulerResources = 0x0412 "query_scheduler_resources";
     RemoveRateProfiles = 0x0415 "remove_rate_profiles";
     /// Reads the capabilities of the PHY.
     GetPhyCapabilities = 0x0600 "get_phy_capabilities";
     SetPhyConfig = 0x0601 "set_phy_config";
-    /// Configures frame size and flow control of the MAC.
+    /// Configures the MAC's frame size and flow control.
     SetMacConfig = 0x0603 "set_mac_config";
     RestartNegotiation = 0x0605 "restart_negotiation";
     /// Reads the link status. The link status event has the same opcode.
