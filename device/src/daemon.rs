@@ -40,10 +40,10 @@ pub enum DaemonError {
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client was
-/// inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file, and stops the
-/// daemon otherwise. The service manager is notified of the daemon's state. `resolver` looks up the DNS names of
-/// peers.
+/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client
+/// connection was inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file,
+/// and stops the daemon otherwise. The service manager is notified of the daemon's state. `resolver` looks up the DNS
+/// names of peers.
 ///
 /// # Errors
 /// Fails if a configured resource cannot be opened, if a device with an inherited client fails, or if a device hangs at

@@ -81,7 +81,7 @@ impl Driver {
         const LOAD: &str = "disk=$1 planted=$2 module=$3; shift 3; \
                             cat $disk > /run/$module.ko && modprobe -a \"$@\" || exit; \
                             insmod /run/$module.ko planted=$planted";
-        // With some bugs, the query receives no answer, so it has a time limit.
+        // With some bugs, the query receives no reply, so it has a time limit.
         const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod $1";
         let planted = planted.to_string();
         let load = ["sh", "-c", LOAD, "sh", DISK, &planted, self.module];

@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes the state and one PSN of a QP's key data. The variants are in channel order.
+/// A unit that writes the state and one of the PSNs in a QP's key data. The variants are in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// The unit that writes NextPSN.
@@ -55,7 +55,7 @@ impl Writer {
     }
 }
 
-/// Queued write-backs of each writer, as QP indices.
+/// The queued write-backs of each writer, as QP indices.
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],
