@@ -1,4 +1,4 @@
-//! Simulated network: one queue per direction between nodes, ordered by delivery time.
+//! Simulated network: one queue for each direction between two nodes, ordered by delivery time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

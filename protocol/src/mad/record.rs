@@ -229,7 +229,7 @@ layout! {
     ]
 }
 layout! {
-    /// MCMemberRecord (section 15.2.5.17).
+    /// Layout of MCMemberRecord (section 15.2.5.17).
     MC_MEMBER, McMemberRecord::LEN, [
         128, 128, 32, 16, 2, 6, 8, 16, 2, 6, 2, 6, 4, 20, 8, 4, 4, 1,
     ]

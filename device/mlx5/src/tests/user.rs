@@ -81,7 +81,7 @@ impl DerefMut for User {
     }
 }
 
-/// Returns a signalled request with one data segment: the device writes a CQE even if the request succeeds.
+/// Returns a signaled request with one data segment: the device writes a CQE even if the request succeeds.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,

@@ -244,7 +244,7 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Send queue operations.
+/// Operations on the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SendOp {

@@ -86,7 +86,7 @@ layout! {
 layout! {
     /// Atomic segment, which contains the operands.
     pub struct AtomicSegment[16] big_endian {
-        /// Value to add, or the new value of a compare and swap.
+        /// Value to add, or the new value for a compare and swap.
         @0x00  swap_or_add: u64 => Hex,
         /// Value to compare with the remote word.
         @0x08  compare: u64 => Hex,
