@@ -284,7 +284,7 @@ fn root_port(number: usize) -> String {
     format!("pcie-root-port,id={},chassis={number},slot={number}", slot(number))
 }
 
-/// Formats an address as an option of `-netdev dgram`.
+/// Formats an address as an option for `-netdev dgram`.
 fn inet(name: &str, address: SocketAddr) -> String {
     format!("{name}.type=inet,{name}.host={},{name}.port={}", address.ip(), address.port())
 }

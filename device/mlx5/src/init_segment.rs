@@ -13,7 +13,7 @@ use super::health::HealthReport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     None,
-    /// Execute the commands in the slots of this bit mask.
+    /// Execute the commands in the slots selected by this bit mask.
     Commands(u32),
     Reset,
 }

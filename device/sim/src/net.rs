@@ -83,7 +83,7 @@ impl Net {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }
 
-    /// Starts or stops dropping every packet to a QP of `node`.
+    /// Starts or stops dropping every packet to a QP on `node`.
     pub fn silence(&mut self, node: usize, qpn: Qpn, silent: bool) {
         if silent {
             self.silenced.insert((node, qpn.get()));

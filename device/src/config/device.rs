@@ -235,7 +235,7 @@ pub struct DeviceConfig {
 }
 
 /// Returns the default maximum size of a capture file. A file of this size holds several seconds of traffic at full
-/// rate, but does not fill the disk.
+/// rate, but does not fill a typical disk.
 const fn default_capture_max_bytes() -> u64 {
     4 << 30
 }
@@ -245,7 +245,7 @@ const fn one_file() -> u16 {
 }
 
 /// Returns the default maximum size of a session record. A record of this size holds several seconds of traffic at full
-/// rate, but does not fill the disk.
+/// rate, but does not fill a typical disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30
 }
@@ -495,7 +495,7 @@ const fn default_linger_us() -> u16 {
 }
 
 /// Returns the default value of `coalesce_us`, which is long enough for ten doorbells from an emulated guest but no
-/// longer than the interrupt coalescing of NICs.
+/// longer than the interrupt coalescing delay of NICs.
 const fn default_coalesce_us() -> u16 {
     60
 }

@@ -140,8 +140,8 @@ pub(crate) fn measured<T>(
 ) -> Result<(T, [Spent; 2])> {
     let before = [nodes[0].spent()?, nodes[1].spent()?];
     let result = run(nodes)?;
-    // The CPU time of a running thread may not be accounted until it sleeps, so give the measured threads time to go
-    // idle.
+    // The CPU time of a running thread may not be accounted for until it sleeps, so give the measured threads time to
+    // go idle.
     thread::sleep(Duration::from_millis(2));
     let after = [nodes[0].spent()?, nodes[1].spent()?];
     Ok((result, [after[0] - before[0], after[1] - before[1]]))

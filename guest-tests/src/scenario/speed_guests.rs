@@ -1,7 +1,7 @@
 //! Measures the performance of each HCA in guests and compares it with soft-RoCE. perftest runs on an E810, on
 //! `ib_mthca`, on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages
 //! on JingZhao HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance,
-//! because the results depend on the load of the host.
+//! because the results depend on the host's load.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -120,7 +120,7 @@ impl Drop for NonBlockingWriter {
     }
 }
 
-/// Each call must pass complete lines, as the writers of the log and the trace do.
+/// Each call must pass complete lines, as the log and trace writers do.
 impl Write for &NonBlockingWriter {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.push(lines);

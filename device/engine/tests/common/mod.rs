@@ -163,7 +163,7 @@ impl Pair {
         bring_up(engine, host, qpn, attrs, psns);
     }
 
-    /// Posts a send request to QP `qpn` of a node.
+    /// Posts a send request to QP `qpn` on a node.
     pub fn post_on(&mut self, node: Node, qpn: Qpn, wr: SendRequest) {
         let now = self.now;
         let side = self.side(node);

@@ -1,7 +1,7 @@
 //! The request controller: the order in which the channels' write-backs are executed.
 //!
 //! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
-//! completes within the MMIO write that starts it, and a unit's read is answered immediately. Neither is queued, so
+//! completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued, so
 //! commands always have priority. Only writes by units are queued, because they reach guest memory at the end of a pass
 //! of the device's event loop. The controller schedules these writes.
 //!

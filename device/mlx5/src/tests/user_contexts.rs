@@ -33,7 +33,7 @@ pub(super) trait UserCommands {
     fn create_user(&mut self, rights: UserRights) -> UserId;
     fn destroy_user(&mut self, user: UserId);
 
-    /// Executes an input on behalf of a user. Returns the check that rejected it, if any.
+    /// Executes a command on behalf of a user. Returns the check that rejected it, if any.
     fn check_of(&mut self, user: u16, input: &[u8]) -> Option<Check>;
 }
 
@@ -297,7 +297,7 @@ fn user_cannot_request_access_to_all_memory() {
 }
 
 #[test]
-fn raw_frames_require_right_of_user_context() {
+fn creating_sq_requires_raw_transmit_right() {
     let (mut driver, [own, _]) = two_worlds();
     let user = driver.create_user(UserRights::empty());
     let world = World::without_sq(&mut driver, user, own.eqn);
