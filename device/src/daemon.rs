@@ -40,10 +40,10 @@ pub enum DaemonError {
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client was
-/// inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file, and stops the
-/// daemon otherwise. The service manager is notified of the daemon's state. `resolver` looks up the DNS names of
-/// peers.
+/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client
+/// connection was inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file,
+/// and stops the daemon otherwise. The service manager is notified of the daemon's state. `resolver` looks up the DNS
+/// names of peers.
 ///
 /// # Errors
 /// Fails if a configured resource cannot be opened, if a device with an inherited client fails, or if a device hangs at
@@ -192,8 +192,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends watchdog notifications from the main thread. They continue while a device hangs, because the other devices
-/// still work.
+/// Sends watchdog notifications from the main thread. They continue even while a device hangs, because the other
+/// devices still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {

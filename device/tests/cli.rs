@@ -47,14 +47,14 @@ fn kill(child: &Child, signal: libc::c_int) {
 }
 
 #[test]
-fn help_names_every_option() {
+fn help_lists_every_option() {
     let output = run(&["--help"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     for option in
         ["--config", "--socket-path", "--fd", "--print-capabilities", "--check", "--capture", "--version"]
     {
-        assert!(text.contains(option), "the help lacks {option}:\n{text}");
+        assert!(text.contains(option), "{option} is missing from the help:\n{text}");
     }
 }
 
@@ -65,7 +65,7 @@ fn version_matches_package() {
 }
 
 #[test]
-fn capabilities_print_json_without_configuration() {
+fn print_capabilities_needs_no_configuration() {
     let output = run(&["--print-capabilities"]);
     assert!(output.status.success());
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -85,13 +85,13 @@ fn invalid_arguments_exit_with_status_2() {
 }
 
 #[test]
-fn error_for_unreadable_configuration_names_path() {
+fn unreadable_configuration_error_mentions_path() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }
 
 #[test]
-fn configuration_error_names_key_in_one_line() {
+fn configuration_error_mentions_key_on_one_line() {
     let cases = [
         ("{", "EOF while parsing"),
         (r#"{"devices": []}"#, "devices: at least one device is required"),
@@ -114,7 +114,7 @@ fn check_creates_no_socket_or_directory() {
     assert!(output.status.success());
     assert!(!socket.exists());
 
-    // Without a configured socket, a normal start would create the directory of the default socket.
+    // Without a configured socket, a normal start would create the directory for the default socket.
     let config = configuration(folder.path(), None);
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
@@ -125,7 +125,7 @@ fn check_creates_no_socket_or_directory() {
 }
 
 #[test]
-fn error_for_socket_in_use_names_path() {
+fn socket_in_use_error_mentions_path() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -178,7 +178,7 @@ fn configuration_is_read_from_standard_input() {
 }
 
 #[test]
-fn configuration_error_names_file_once() {
+fn configuration_error_mentions_file_once() {
     let folder = tempfile::tempdir().unwrap();
     let write = |text: &str| {
         let path = folder.path().join("hcad.json");
@@ -212,7 +212,7 @@ fn configuration_error_names_file_once() {
 }
 
 #[test]
-fn error_for_invalid_rust_log_names_variable() {
+fn invalid_rust_log_error_mentions_variable() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -221,7 +221,7 @@ fn error_for_invalid_rust_log_names_variable() {
 }
 
 #[test]
-fn error_for_invalid_log_filter_names_key() {
+fn invalid_log_filter_error_mentions_key() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
@@ -260,7 +260,7 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     let mut child = command.spawn().unwrap();
     // The control socket is opened last.
     until("the control socket", || {
-        assert_eq!(child.try_wait().unwrap(), None, "hcad keeps running");
+        assert_eq!(child.try_wait().unwrap(), None, "hcad must keep running");
         UnixStream::connect(folder.path().join("control.sock")).ok()
     });
     (child, folder)
@@ -281,7 +281,7 @@ fn check_serving_and_exit(mut child: Child, folder: &TempDir) {
     assert!(output.status.success(), "{output:?}");
     drop(client);
     kill(&child, libc::SIGTERM);
-    let status = until("the end of hcad", || child.try_wait().unwrap());
+    let status = until("hcad to exit", || child.try_wait().unwrap());
     assert!(status.success(), "{status}");
     assert!(!folder.path().join("hca.sock").exists());
 }
@@ -352,7 +352,7 @@ fn descriptor_limit_is_raised_to_maximum() {
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
     command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
-    // SAFETY: only setrlimit is called between fork and exec, which is safe there. The limit outlives the call.
+    // SAFETY: only setrlimit is called between fork and exec, which is safe there. `limit` outlives the call.
     unsafe {
         command.pre_exec(|| {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 512 };

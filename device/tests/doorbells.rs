@@ -39,7 +39,7 @@ impl Vmm {
     fn attach(daemon: &Daemon) -> Self {
         let guest = Guest::attach(&daemon.socket, MEMORY);
         let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
-        assert!(region.sparse_areas.is_empty(), "the whole region is mappable");
+        assert!(region.sparse_areas.is_empty(), "the whole region must be mappable");
         let file = region.file_offset.as_ref().expect("the region has a file");
         assert_eq!(file.start(), 0);
         let file = file.file().try_clone().unwrap();
@@ -102,7 +102,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// Returns a driver whose device has a CQ, and an EQ for the events of the CQ.
+/// Returns a driver whose device has a CQ, and an EQ for that CQ's events.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();
@@ -177,7 +177,7 @@ fn each_client_gets_own_doorbell_file() {
 }
 
 #[test]
-fn recording_with_mapped_doorbells_replays() {
+fn recording_with_mapped_doorbells_can_be_replayed() {
     let record = tempfile::tempdir().unwrap();
     let path = record.path().join("hca.record");
     {
@@ -198,7 +198,7 @@ fn recording_with_mapped_doorbells_replays() {
 
 /// The registers, the MSI-X structures and the UAR pages of EQs are at the start of the BAR, and must trap.
 #[test]
-fn connectx_maps_part_of_its_bar() {
+fn connectx_maps_only_part_of_its_bar() {
     let (folder, command) = daemon(&json!({ "connectx": {} }), &[]);
     let socket = folder.path().join("hca.sock");
     let daemon = Daemon::ready(command, folder, socket);
@@ -210,13 +210,13 @@ fn connectx_maps_part_of_its_bar() {
 }
 
 #[test]
-fn trapping_interfaces_reject_mapped_doorbells() {
+fn interfaces_needing_traps_reject_mapped_doorbells() {
     let trapped: Vec<_> =
         interfaces::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
     assert_eq!(
         trapped.len() + 2,
         interfaces::ALL.len(),
-        "the test covers all interfaces except mthca and connectx"
+        "the test must cover all interfaces except mthca and connectx"
     );
     for interface in trapped {
         let name = interface.key;
@@ -229,15 +229,16 @@ fn trapping_interfaces_reject_mapped_doorbells() {
     }
 }
 
-/// While its guest is idle, the device wakes up about a hundred times per second. This test counts wake-ups, because
-/// their CPU time depends on other load. `device/book/src/inside/doorbells.md` states the CPU time on an idle host.
+/// While its guest is idle, the device wakes up about a hundred times per second. This test counts wake-ups rather
+/// than their CPU time, which depends on other load. `device/book/src/inside/doorbells.md` states the CPU time on an
+/// idle host.
 #[test]
 fn idle_device_wakes_up_rarely() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     arm(&mut driver, 1, 7);
     wait_for_event(&mut driver, 0);
-    until("period with few wake-ups", || {
+    until("a period with few wake-ups", || {
         let before = wake_ups(&daemon);
         thread::sleep(Duration::from_secs(3));
         let count = wake_ups(&daemon) - before;
@@ -247,7 +248,7 @@ fn idle_device_wakes_up_rarely() {
     assert_idle(&daemon, Duration::from_secs(3), 30);
 }
 
-/// Returns how often threads of the daemon have blocked.
+/// Returns how many times the daemon's threads have blocked.
 fn wake_ups(daemon: &Daemon) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
     let of_thread = |path: std::path::PathBuf| {

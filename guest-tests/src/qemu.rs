@@ -47,9 +47,9 @@ pub struct Machine {
     pub free_slots: usize,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
-    /// Whether QEMU restarts the guest instead of exiting.
+    /// Whether QEMU lets the guest reboot instead of exiting.
     pub reboots: bool,
-    /// Boot loader that fetches kernel and initramfs over the network. If `None`, QEMU loads both.
+    /// Boot loader that fetches the kernel and initramfs over the network. If `None`, QEMU loads both.
     pub boot_loader: Option<PathBuf>,
 }
 
@@ -129,7 +129,7 @@ impl Machine {
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
         // The daemon accesses guest memory directly, so the memory must have a shared backend. With graphics=off,
-        // firmware and boot loader use the serial port.
+        // the firmware and the boot loader use the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
         // Without a PIT, Linux calibrates the TSC against the HPET. Calibrating an emulated CPU against the PIT on a
         // busy host can be off by a factor of ten, and the guest's clock then runs up to ten times too fast.
@@ -181,7 +181,7 @@ impl Machine {
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
-        // Put the exec ports before the agent's port, so that they exist once the agent's port does.
+        // Put the exec ports before the agent's port, so that they exist by the time the agent's port does.
         for (index, socket) in endpoints.commands.iter().enumerate() {
             args.pair("-chardev", format!("socket,id=exec{index},path={}", escaped(socket)));
             let name = format!("{}{index}", agent::wire::exec::EXEC_PORT_PREFIX);
@@ -284,7 +284,7 @@ fn root_port(number: usize) -> String {
     format!("pcie-root-port,id={},chassis={number},slot={number}", slot(number))
 }
 
-/// Formats an address as an option of `-netdev dgram`.
+/// Formats an address as an option for `-netdev dgram`.
 fn inet(name: &str, address: SocketAddr) -> String {
     format!("{name}.type=inet,{name}.host={},{name}.port={}", address.ip(), address.port())
 }
@@ -337,7 +337,7 @@ mod tests {
     fn exec_ports_precede_agent_port() {
         let share = Share { folder: "/x,y".into(), tag: "share0".into(), read_only: true };
         let line = line(&Machine { shares: vec![share], ..machine() }, None);
-        let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
+        let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing from {line}"));
         assert!(at("chardev=exec0,name=org.hcad.exec.0") < at("chardev=agent,name=org.hcad.agent"));
         assert!(line.contains(
             "-fsdev local,id=share0,path=/x,,y,security_model=none,multidevs=remap,readonly=on \
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn iommu_precedes_hca_on_command_line() {
         let line = line(&machine(), None);
-        let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
+        let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing from {line}"));
         assert!(at("intel-iommu,caching-mode=on") < at(r#"{"driver":"vfio-user-pci""#));
         assert!(line.contains(
             "memory-backend=mem,pit=off -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on"
@@ -382,7 +382,7 @@ mod tests {
         let cards = vec!["s/x".into(), "s/y".into()];
         let line = line(&Machine { cards, ..machine() }, None);
         for part in ["pcie-root-port,id=slot2,chassis=2,slot=2", r#""bus":"slot2""#] {
-            assert!(line.contains(part), "{part} is missing in {line}");
+            assert!(line.contains(part), "{part} is missing from {line}");
         }
     }
 

@@ -20,7 +20,7 @@ macro_rules! reasons {
             /// All reasons, in declaration order.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
-            /// Returns the name of the reason, which is also the name of its counter and never changes.
+            /// Returns the name of the reason. The name is stable and is also the name of the reason's counter.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => stringify!($counter),)+
@@ -36,7 +36,7 @@ macro_rules! reasons {
         }
 
         impl Drops {
-            /// Returns the counter of one reason.
+            /// Returns the counter for one reason.
             pub const fn of(&self, reason: DropReason) -> u64 {
                 match reason {
                     $(DropReason::$reason => self.$counter,)+

@@ -103,7 +103,7 @@ pub struct Completion {
     pub result: Result<Success, Status>,
 }
 
-/// An asynchronous event of a QP.
+/// An asynchronous event on a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// The first packet was accepted in RTR.

@@ -12,7 +12,7 @@ pub(crate) struct Pkeys {
 }
 
 impl Default for Pkeys {
-    /// Returns the table after power-on, which holds only the default partition (section 10.9.2).
+    /// Returns the power-on table, which holds only the default partition's P_Key (section 10.9.2).
     fn default() -> Self {
         Self { entries: vec![Pkey::DEFAULT] }
     }
@@ -24,7 +24,7 @@ impl Pkeys {
         self.entries.extend_from_slice(entries);
     }
 
-    /// Returns the entry at `index`. An index beyond the end of the table gives an invalid P_Key, which matches
+    /// Returns the entry at `index`. An index beyond the end of the table yields an invalid P_Key, which matches
     /// nothing.
     pub(crate) fn get(&self, index: u16) -> Pkey {
         self.entries.get(usize::from(index)).copied().unwrap_or_default()

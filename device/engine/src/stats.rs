@@ -1,4 +1,4 @@
-//! Counters of one engine. Each drop reason and each NAK code has its own counter; see [`Drops`].
+//! Counters for one engine. Each drop reason and each NAK code has its own counter; see [`Drops`].
 
 use protocol::roce::{IpAddrs, Kind};
 use serde::{Deserialize, Serialize};
@@ -23,9 +23,9 @@ pub struct Stats {
     pub naks_sent: Naks,
     /// NAKs received, except for duplicate and late ones.
     pub naks_received: Naks,
-    /// Counters of loss recovery.
+    /// Counters for loss recovery.
     pub recovery: Recovery,
-    /// Counters of congestion management.
+    /// Counters for congestion management.
     pub congestion: Congestion,
     /// Messages sent and completed as the requester.
     pub requested: Messages,
@@ -80,7 +80,7 @@ pub struct IpTraffic {
     pub octets: u64,
     /// Number of packets to multicast addresses.
     pub multicast_packets: u64,
-    /// Octets of the multicast packets.
+    /// Octets in the multicast packets.
     pub multicast_octets: u64,
     /// Received packets that no QP accepted, because no QP matched, or because the service, state, addresses or P_Key
     /// did not match. Their PSNs were not checked.
@@ -156,7 +156,7 @@ impl ByVersion {
     }
 }
 
-/// Counts NAKs by their code.
+/// Number of NAKs, by code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -169,7 +169,7 @@ pub struct Naks {
     pub rnr: u64,
 }
 
-/// Counters of congestion management (IBTA annex A17, section A17.9).
+/// Counters for congestion management (IBTA annex A17, section A17.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Congestion {
@@ -181,7 +181,7 @@ pub struct Congestion {
     pub received_cnps: u64,
 }
 
-/// Counters of loss recovery events.
+/// Counters for loss recovery events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {

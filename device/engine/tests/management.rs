@@ -176,7 +176,7 @@ fn missing_or_invalid_pkey_matches_nothing() {
     }
 }
 
-/// On an InfiniBand link, the area contains a GRH only if the datagram has one.
+/// On an InfiniBand link, the GRH area contains a GRH only if the datagram has one.
 #[test]
 fn grh_area_is_written_only_if_datagram_has_grh() {
     let mut pair = managed();

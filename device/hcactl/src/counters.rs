@@ -1,4 +1,4 @@
-//! Prints the counters of devices, either once or repeatedly with their rates.
+//! Prints device counters, either once or repeatedly along with their rates.
 
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::table::Text;
 use crate::{Daemon, json, print};
 
-/// Minimum period. Each sample takes one iteration of the device's event loop, so a shorter period would slow down the
-/// device.
+/// Minimum sampling period. Each sample takes one iteration of the device's event loop, so a shorter period would slow
+/// down the device.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
 
 /// Moves the cursor to the top left of the terminal and clears the screen below it.
@@ -63,7 +63,7 @@ pub(crate) fn watch(
     }
 }
 
-/// Counters of each device at one time, as JSON.
+/// The counters of each device at one point in time, as JSON.
 struct Sample {
     at: Instant,
     devices: Vec<(u16, Value)>,
@@ -131,7 +131,7 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns as JSON the counters and, under the same keys, their rates since `before`.
+    /// Returns the counters and, under the same keys, their rates since `before`, as JSON.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_after_counter_reset_counts_from_zero() {
+    fn rate_treats_decreased_counter_as_reset() {
         let began = Instant::now();
         let before =
             sample(began, &[(1, json!({ "a": { "x": 10, "y": 0 } })), (2, json!({ "a": { "x": 500 } }))]);

@@ -68,7 +68,7 @@ impl EntryRing {
     /// Writes the next entry without checking whether the slot is free.
     ///
     /// # Errors
-    /// If the buffer cannot be written, the producer index does not advance.
+    /// Fails if the buffer cannot be written. In that case, the producer index does not advance.
     pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), AccessError> {
         let at = self.next_offset().ok_or(AccessError::Bounds)?;
         mem.publish(self.buffer.pd, self.buffer.lkey, at, entry)?;
@@ -132,7 +132,7 @@ impl OwnedRing {
     /// Writes the next entry.
     ///
     /// # Errors
-    /// The entry is lost if the slot is not free or the buffer cannot be written.
+    /// Fails if the slot is not free or the buffer cannot be written. In that case, the entry is lost.
     pub fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError> {
         self.check(mem)?;
         self.ring.push(entry, mem).map_err(WriteError::Access)
@@ -192,7 +192,7 @@ pub trait Ring {
     /// Writes the next entry.
     ///
     /// # Errors
-    /// The entry is lost if the slot is not free or the buffer cannot be written.
+    /// Fails if the slot is not free or the buffer cannot be written. In that case, the entry is lost.
     fn push(&mut self, entry: &[u8; LEN], mem: &impl QueueMemory) -> Result<(), WriteError>;
 }
 
@@ -232,7 +232,7 @@ impl<R: Ring> EventRing<R> {
     /// it was only `overflow`.
     ///
     /// # Errors
-    /// If no entry could be written, the event is lost.
+    /// Fails if no entry could be written. In that case, the event is lost.
     pub fn push(
         &mut self,
         event: &[u8; LEN],

@@ -160,7 +160,8 @@ pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
     Some(first_entry..first_entry.saturating_add(bytes.div_ceil(page)))
 }
 
-/// Checks the buffer of a queue that the device writes. The buffer must be writable, and hardware must own all entries.
+/// Checks the buffer of a queue that the device writes to. The buffer must be writable, and hardware must own all
+/// entries.
 pub fn check_ring(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,

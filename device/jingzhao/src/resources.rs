@@ -172,7 +172,7 @@ impl Regions {
     }
 
     /// Returns the ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. A wrapped address
-    /// is either unmapped or maps to other memory of the same guest.
+    /// either is unmapped or maps to other memory of the same guest.
     pub fn mpt_entry(&self, index: u32) -> IcmAddr {
         let offset = u64::from(index) * u64::from(DevLim::RECOMMENDED.mpt_len);
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))

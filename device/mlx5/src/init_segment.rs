@@ -13,7 +13,7 @@ use super::health::HealthReport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     None,
-    /// Execute the commands in the slots of this bit mask.
+    /// Execute the commands in the slots selected by this bit mask.
     Commands(u32),
     Reset,
 }
@@ -26,7 +26,7 @@ pub struct InitSegment {
 }
 
 impl InitSegment {
-    /// Reads the word at an offset of BAR0.
+    /// Reads the word at an offset in BAR0.
     pub fn read(&mut self, offset: u64, now: Instant) -> u32 {
         let Some((register, within)) = Register::at(offset) else { return 0 };
         let (version, revision) = FirmwareVersion::THIS.registers();

@@ -1,5 +1,5 @@
-//! Tests of a whole device with a driver, without QEMU. The driver acts like `ib_mthca` and uses values observed on a
-//! running kernel (sections 13.3 and 14).
+//! Tests that run a driver against a whole device, without QEMU. The driver acts like `ib_mthca` and uses values
+//! observed on a running kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;

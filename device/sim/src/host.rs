@@ -28,7 +28,7 @@ pub enum KeyKind {
     Window(WindowKind),
 }
 
-/// A key that work requests can validate and invalidate. The index of the key is its value without the low 8 bits.
+/// A key that work requests can validate and invalidate. A key's index is its value without the low 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// Current value of the complete key.
@@ -102,7 +102,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns the permissions of this key, and the mapping that a window bound to it gets.
+    /// Returns this key's rights, and the mapping for a window that is bound to it.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
@@ -121,7 +121,7 @@ impl Key {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Numbers of send requests and of receive requests that the engine has fetched.
+    /// Number of send requests and number of receive requests that the engine has fetched.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -137,7 +137,7 @@ pub struct XrcSrq {
     pub pd: Pdn,
 }
 
-/// A memory access or queue operation of the engine, recorded for the checker.
+/// A memory access or queue operation by the engine, recorded for the checker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     Write {
@@ -203,7 +203,7 @@ pub struct SimHost {
     pub host_events: Option<Vec<HostEvent>>,
     pub naks: Vec<ReceivedNak>,
     pub retries: Vec<Retry>,
-    /// Requests of the peer that a responder has executed or answered again.
+    /// Peer requests that a responder has executed, or acknowledged or answered again.
     pub executed: Vec<PeerRequest>,
 }
 
@@ -332,7 +332,7 @@ impl SimHost {
         Ok(())
     }
 
-    /// Returns the mapping of a window, if it may be bound to its parent.
+    /// Returns the mapping for a window, if the window may be bound to its parent.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<Mapping, AccessError> {
         let (rights, opened) = match self.keys.get(&index(of.parent.get())) {
             Some(parent) => parent.open(initiator, of)?,
@@ -439,7 +439,7 @@ impl Host for SimHost {
         out: &mut Vec<u8>,
         access: Access,
     ) -> Result<(), AccessError> {
-        assert!(len > 0, "length 0 is never passed");
+        assert!(len > 0, "the engine must never pass a length of 0");
         let (key, offset) = self.locate(initiator, key, va, len as u64, access)?;
         let region = self.regions.get(&key).ok_or(AccessError::Key)?;
         out.extend_from_slice(region.bytes.get(offset..offset + len).ok_or(AccessError::Bounds)?);
@@ -454,7 +454,7 @@ impl Host for SimHost {
         data: &[u8],
         access: Access,
     ) -> Result<(), AccessError> {
-        assert!(!data.is_empty(), "length 0 is never passed");
+        assert!(!data.is_empty(), "the engine must never pass a length of 0");
         let (key, offset) = self.locate(initiator, key, va, data.len() as u64, access)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let va = region.va.get() + offset as u64;

@@ -1,4 +1,4 @@
-//! Simulated network: one queue per direction between nodes, ordered by delivery time.
+//! Simulated network: one queue for each direction between two nodes, ordered by delivery time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Net {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }
 
-    /// Starts or stops dropping every packet to a QP of `node`.
+    /// Starts or stops dropping every packet to a QP on `node`.
     pub fn silence(&mut self, node: usize, qpn: Qpn, silent: bool) {
         if silent {
             self.silenced.insert((node, qpn.get()));

@@ -1,4 +1,4 @@
-//! The configuration of a device: its entry in the file, and the checked form of the entry.
+//! The configuration of a device: its entry in the configuration file, and the validated form of that entry.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -162,7 +162,7 @@ pub struct TraceEntry {
     pub filter: TraceFilter,
 }
 
-/// Checked destination, format and filter of a device trace.
+/// Validated destination, format and filter of a device trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceConfig {
     /// Destination of the trace: files or an in-memory ring.
@@ -171,7 +171,7 @@ pub struct TraceConfig {
     pub filter: TraceFilter,
 }
 
-/// Checked destination and filter of a capture.
+/// Validated destination and filter of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
     /// Destination of the capture: files or an in-memory ring.
@@ -235,7 +235,7 @@ pub struct DeviceConfig {
 }
 
 /// Returns the default maximum size of a capture file. A file of this size holds several seconds of traffic at full
-/// rate, but does not fill the disk.
+/// rate, but does not fill a typical disk.
 const fn default_capture_max_bytes() -> u64 {
     4 << 30
 }
@@ -245,7 +245,7 @@ const fn one_file() -> u16 {
 }
 
 /// Returns the default maximum size of a session record. A record of this size holds several seconds of traffic at full
-/// rate, but does not fill the disk.
+/// rate, but does not fill a typical disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30
 }
@@ -400,7 +400,7 @@ impl DeviceConfig {
         self.entry = entry;
     }
 
-    /// Returns whether both configurations have the same entry and socket, so that the running device need not be
+    /// Returns whether both configurations have the same entry and socket. If they do, the running device need not be
     /// re-created.
     pub fn has_same_entry_as(&self, other: &Self) -> bool {
         self.said == other.said
@@ -488,14 +488,14 @@ pub(super) fn unicast_mac(text: &str, key: &str) -> Result<MacAddr, ConfigError>
     Ok(mac)
 }
 
-/// Returns the default of `linger_us`, which is longer than most pauses within a message but shorter than a
+/// Returns the default value of `linger_us`, which is longer than most pauses within a message but shorter than a
 /// wake-up on a busy host.
 const fn default_linger_us() -> u16 {
     50
 }
 
-/// Returns the default of `coalesce_us`, which is long enough for ten doorbells from an emulated guest but no
-/// longer than the interrupt coalescing of NICs.
+/// Returns the default value of `coalesce_us`, which is long enough for ten doorbells from an emulated guest but no
+/// longer than the interrupt coalescing delay of NICs.
 const fn default_coalesce_us() -> u16 {
     60
 }

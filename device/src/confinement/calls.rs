@@ -144,7 +144,7 @@ const FCNTL: &[i32] = &[
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "requests are of 32 bits, whatever type a libc gives them"
+    reason = "requests are 32 bits wide, whatever type libc gives them"
 )]
 /// `ioctl` requests for the blocking mode and inheritance of descriptors, for libc's queries of standard streams, and
 /// for tap interfaces.
@@ -174,7 +174,7 @@ pub(super) struct Permitted {
     /// Whether devices may use rings. The members of a ring connect to each other's sockets.
     pub(super) ring: bool,
     pub(super) udp: bool,
-    /// Whether the process may send DNS requests: over UDP, and over TCP if an answer is too long for a datagram.
+    /// Whether the process may send DNS requests: over UDP, and over TCP if a reply is too long for a datagram.
     pub(super) dns: bool,
     /// Descriptor of the socket that probes whether other sockets are in use. It may connect but cannot send data.
     pub(super) probe: Option<RawFd>,
@@ -362,7 +362,7 @@ mod tests {
                 ("unknown", 100_000),
             ];
             refused.map(|(name, call)| {
-                // SAFETY: with zero arguments each of these calls fails or has no effect, even if it is permitted.
+                // SAFETY: with all arguments zero, each of these calls fails or has no effect, even if it is permitted.
                 let result = unsafe { libc::syscall(call, 0, 0, 0, 0, 0, 0) };
                 (name, result, io::Error::last_os_error().raw_os_error())
             })

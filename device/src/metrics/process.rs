@@ -1,4 +1,4 @@
-//! Resource usage of the process, under the standard names of Prometheus clients.
+//! Resource usage of the process, under the standard metric names of Prometheus client libraries.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::exposition::{Exposition, Kind};
 
-/// Open files of `/proc/self` (proc(5)). They stay open because the sandbox permits only these inodes, and the kernel
-/// may later create other inodes at the same paths.
+/// Open files under `/proc/self` (proc(5)). They stay open because the sandbox permits access only to these inodes, and
+/// the kernel may later create other inodes at the same paths.
 #[derive(Debug)]
 pub struct Process {
     began: Duration,
@@ -30,7 +30,7 @@ impl Process {
         }
     }
 
-    /// Writes the metric families of the process.
+    /// Writes the process's metric families.
     pub fn expose(&mut self, to: &mut Exposition) {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         let spent = Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0));

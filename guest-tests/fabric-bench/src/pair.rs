@@ -62,7 +62,7 @@ impl Place<'_> {
     }
 }
 
-/// Starts two nodes that are peers of each other. If each node has its own daemon, the two daemons run on different
+/// Starts two nodes that are each other's peers. If each node has its own daemon, the two daemons run on different
 /// CPUs where possible.
 pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     let addresses = node::free_addresses(2)?;
@@ -93,7 +93,7 @@ pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
 }
 
-/// Connects `count` queue pairs of one node to the same number of queue pairs of the other node.
+/// Connects `count` queue pairs on one node to the same number of queue pairs on the other node.
 pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> Result<Vec<[Qp; 2]>> {
     let made = both(nodes, [(), ()], |node, ()| node.queue_pairs(count, rings))?;
     let [near, far] = made;
@@ -133,15 +133,15 @@ pub(crate) fn both<S: Send, T: Send>(
     })
 }
 
-/// Measures the CPU time of both ends while a function runs.
+/// Measures the CPU time that both nodes spend while a function runs.
 pub(crate) fn measured<T>(
     nodes: &mut [Node; 2],
     run: impl FnOnce(&mut [Node; 2]) -> Result<T>,
 ) -> Result<(T, [Spent; 2])> {
     let before = [nodes[0].spent()?, nodes[1].spent()?];
     let result = run(nodes)?;
-    // The CPU time of a running thread may not be accounted until it sleeps, so give the measured threads time to go
-    // idle.
+    // The CPU time of a running thread may not be accounted for until it sleeps, so give the measured threads time to
+    // go idle.
     thread::sleep(Duration::from_millis(2));
     let after = [nodes[0].spent()?, nodes[1].spent()?];
     Ok((result, [after[0] - before[0], after[1] - before[1]]))

@@ -81,7 +81,7 @@ impl Archive {
             component.name()
         );
         for (name, value) in &self.options {
-            writeln!(text, "{name}: {value}").expect("a String takes every write");
+            writeln!(text, "{name}: {value}").expect("writing to a String cannot fail");
         }
         text
     }

@@ -72,8 +72,8 @@ pub struct Scenario {
     pub about: &'static str,
     /// Whether the scenario's guests are a pair with one HCA each.
     pair: bool,
-    /// Whether the scenario must run alone. This is the case if it measures times or rates or has fixed delays, because
-    /// other load would change its results.
+    /// Whether the scenario must run alone. This is the case if it measures times or rates, or relies on fixed delays,
+    /// because other load would change its results.
     alone: bool,
     run: Run,
 }
@@ -704,7 +704,7 @@ impl Scenario {
         ALL.iter().find(|scenario| scenario.name == name)
     }
 
-    /// Runs all cases of the scenario. An error that prevents them from running counts as one failed case.
+    /// Runs all of the scenario's cases. An error that prevents them from running counts as one failed case.
     ///
     /// # Errors
     /// Fails if an outcome cannot be printed.

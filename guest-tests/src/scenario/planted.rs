@@ -24,7 +24,7 @@ const DISK: &str = "/dev/vdc";
 /// Sector size in bytes. The disk image is padded to whole sectors, and the kernel ignores the bytes after the module.
 const SECTOR: usize = 512;
 
-/// A text replacement in a source file of a driver: file, old text and new text. Every occurrence is replaced.
+/// A text replacement in one of a driver's source files: file, old text and new text. Every occurrence is replaced.
 pub(super) type Change = (&'static str, &'static str, &'static str);
 
 pub(super) struct Driver {
@@ -81,7 +81,7 @@ impl Driver {
         const LOAD: &str = "disk=$1 planted=$2 module=$3; shift 3; \
                             cat $disk > /run/$module.ko && modprobe -a \"$@\" || exit; \
                             insmod /run/$module.ko planted=$planted";
-        // With some bugs, the query receives no answer, so it has a time limit.
+        // With some bugs, the query receives no reply, so it has a time limit.
         const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod $1";
         let planted = planted.to_string();
         let load = ["sh", "-c", LOAD, "sh", DISK, &planted, self.module];
@@ -96,7 +96,7 @@ impl Driver {
         before.expect_none_since(node).await
     }
 
-    /// Checks that exactly the bug's rules are reported, and that a log line identifies the bug.
+    /// Checks that the reported rules are exactly the bug's, and that a log line identifies the bug.
     async fn expect_reports(&self, node: &mut StockNode, planted: &Planted) -> Result<()> {
         let before = Violations::by_now(node).await?;
         self.load(node, planted.number).await?;

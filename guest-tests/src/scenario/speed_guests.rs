@@ -1,7 +1,7 @@
 //! Measures the performance of each HCA in guests and compares it with soft-RoCE. perftest runs on an E810, on
 //! `ib_mthca`, on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages
 //! on JingZhao HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance,
-//! because the results depend on the load of the host.
+//! because the results depend on the host's load.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -48,7 +48,7 @@ const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// Results of a benchmark on each device. The list of a device that does not support the benchmark is empty.
+/// Results of a benchmark on each device. The list is empty for a device that does not support the benchmark.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],
@@ -269,10 +269,10 @@ impl Pair {
 fn table(rows: &[Row]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in DEVICES {
-        write!(text, "{device:>20}").expect("a String takes every write");
+        write!(text, "{device:>20}").expect("writing to a String cannot fail");
     }
     for row in rows {
-        write!(text, "\n{}", row.figure.row()).expect("a String takes every write");
+        write!(text, "\n{}", row.figure.row()).expect("writing to a String cannot fail");
         let reference = row.median(DEVICES.len() - 1);
         for device in 0..DEVICES.len() {
             let cell = match (row.median(device), reference) {
@@ -282,7 +282,7 @@ fn table(rows: &[Row]) -> String {
                 }
                 (Some(value), _) => format!("{value:.1}"),
             };
-            write!(text, "{cell:>20}").expect("a String takes every write");
+            write!(text, "{cell:>20}").expect("writing to a String cannot fail");
         }
     }
     text + "\nxN: N times as much as soft-RoCE"

@@ -13,7 +13,7 @@ pub enum HcrWord {
     InParamHigh,
     /// 04h: in_param, low half.
     InParamLow,
-    /// 08h: the in_modifier of the command.
+    /// 08h: the command's in_modifier.
     InModifier,
     /// 0Ch: out_param, high half.
     OutParamHigh,
@@ -60,7 +60,7 @@ pub struct PendingCommand {
     pub in_modifier: u32,
     /// Address of the outbox.
     pub out_param: u64,
-    /// Token to repeat in the completion event.
+    /// Token to echo in the completion event.
     pub token: u16,
     /// Opcode, op_modifier and event bit.
     pub command: CommandWord,
@@ -86,7 +86,7 @@ pub struct CommandWord {
 }
 
 impl CommandWord {
-    /// Passes the fields of the word to the visitor. `op` is the name of the opcode.
+    /// Passes the word's fields to the visitor. `op` is the name of the opcode.
     pub fn describe(self, op: Option<&'static str>, to: &mut dyn Visitor) {
         Code(self.op().into(), op).show("op", to);
         self.op_modifier().show("op_modifier", to);

@@ -45,7 +45,7 @@ attribute! {
         hop_limit: u8 = 376, 8;
         /// Multicast scope of the group.
         scope: u8 = 384, 4;
-        /// Membership types, one bit for each type.
+        /// Membership types, one bit per type.
         join_state: u8 = 388, 4;
         /// Whether another port joins on behalf of the member port.
         proxy_join: bool = 392, 1;
@@ -141,7 +141,7 @@ pub mod path {
 pub struct RecordLayout {
     /// Length of a record in bytes.
     pub len: usize,
-    /// Components in the order of their mask bits.
+    /// Components, in mask-bit order.
     pub components: &'static [BitField],
 }
 
@@ -162,7 +162,7 @@ impl RecordLayout {
     }
 }
 
-/// Defines a layout from the lengths in bits of its adjacent components.
+/// Defines a layout from the bit lengths of its consecutive components.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident, $len:expr, [$($bits:expr),* $(,)?]) => {
         $(#[$doc])*

@@ -15,7 +15,7 @@ pub const PROTOCOL: u8 = 1;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 
-/// Identifier, sequence number and data of an echo request. The reply repeats them.
+/// Identifier, sequence number and data of an echo request. The reply echoes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoRequest<'a>(pub &'a [u8]);
 
@@ -36,7 +36,7 @@ impl<'a> EchoRequest<'a> {
     /// Appends the complete reply frame. `ip` is the IP header of the reply.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the reply does not fit into an IPv4 datagram. In this case, nothing is appended.
+    /// [`WireError::Invalid`] if the reply does not fit into an IPv4 datagram. In that case, nothing is appended.
     pub fn emit_reply_frame(
         &self,
         dst: MacAddr,

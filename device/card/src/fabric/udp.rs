@@ -26,7 +26,7 @@ const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Maximum length of one segmented send in bytes: the longest UDP payload over IPv4. The limit over IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
 
-/// A UDP socket with its peers.
+/// A UDP socket and its peers.
 #[derive(Debug)]
 pub struct UdpFabric {
     /// MAC address of the HCA.
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(
             (received(&mut a).len(), received(&mut c).len()),
             (1, 0),
-            "the MAC of A was learned from its frame"
+            "A's MAC was learned from its frame"
         );
 
         push(&mut batch, MacAddr::BROADCAST, A, 64, 3);
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// A peer may invent more addresses than the switch learns. Replies to such a peer must not be flooded to other
+    /// A peer may invent more addresses than the switch can learn. Replies to such a peer must not be flooded to other
     /// peers.
     #[test]
     fn reply_to_unknown_mac_is_not_flooded() {
@@ -512,7 +512,11 @@ mod tests {
         assert!(arrived < sent, "the burst must overflow the buffer");
         let lost = usize::try_from(b.stats().rx_overflow).unwrap();
         assert_eq!(arrived + lost, sent);
-        assert_eq!(usize::try_from(b.stats().rx_overflow).unwrap(), lost, "each loss is counted only once");
+        assert_eq!(
+            usize::try_from(b.stats().rx_overflow).unwrap(),
+            lost,
+            "each loss must be counted only once"
+        );
     }
 
     #[test]
@@ -535,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn hub_forwards_frames_of_its_leaf_nics() {
+    fn hub_forwards_frames_for_its_leaf_nics() {
         let [mut hub, mut other] = mesh();
         let nic = |fabric: &mut UdpFabric| {
             let socket = UdpSocket::bind(localhost()).unwrap();
@@ -611,7 +615,7 @@ mod tests {
         assert_eq!(
             (received(&mut hub).len(), hub.stats().rx_foreign_mac),
             (0, 1),
-            "a peer cannot use a MAC of the NIC"
+            "a peer cannot use one of the NIC's MACs"
         );
 
         // A run ends where the source address changes.
@@ -622,7 +626,7 @@ mod tests {
         assert_eq!(
             (received(&mut other).len(), hub.stats().tx_foreign_mac),
             (2, 1),
-            "the NIC cannot use a MAC of a peer"
+            "the NIC cannot use a peer's MAC"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Reasons, common to all interfaces, for ignoring a store. They result from PCI rules and from the register layout.
+//! Reasons for ignoring a store that are common to all interfaces. They follow from PCI rules and the register layout.
 
 use crate::telemetry::reason::IgnoreReason;
 

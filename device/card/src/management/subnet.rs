@@ -26,7 +26,7 @@ const MAX_NODES: usize = 1024;
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. Frames may get lost, and other HCAs may
+/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. Frames may be lost, and other HCAs may
 /// still be starting, so one sweep is not enough.
 const FIRST_SWEEPS: u8 = 3;
 
@@ -42,7 +42,7 @@ pub(super) const fn switch_port(lid: Lid) -> u8 {
     port
 }
 
-/// Upper half of the transaction IDs of this module's requests. Software's transaction IDs begin with an agent
+/// Upper half of the transaction IDs in this module's requests. Software's transaction IDs begin with an agent
 /// ID, which is a small number, so the two kinds of transaction IDs cannot be confused.
 const TID: u64 = 0x6863_6164 << 32;
 
@@ -102,7 +102,7 @@ impl Subnet {
         self.nodes.keys().copied().find(|lid| switch_port(*lid) == port)
     }
 
-    /// Returns the number of switch ports, which is the highest port number of an attached HCA.
+    /// Returns the number of switch ports, which is the highest port number with an HCA attached.
     pub(super) fn switch_ports(&self) -> u8 {
         self.lids().map(switch_port).max().unwrap_or(1)
     }
@@ -133,13 +133,13 @@ impl Subnet {
         Some(self.build_request(PERMISSIVE_LID, attribute::NODE_INFO, tid))
     }
 
-    /// Returns whether an SMP is a response to a request of this module, not of the guest.
+    /// Returns whether an SMP is a response to a request from this module rather than from the guest.
     pub(super) fn is_own_response(header: &Header) -> bool {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
     /// Handles a response to one of this module's requests, and returns the next request. A response is accepted only
-    /// once, and only from the HCA that was queried. It causes at most one request, so that no peer can make this HCA
+    /// once, and only from the HCA that was queried. It triggers at most one request, so that no peer can make this HCA
     /// send more than the peer itself sends.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
@@ -236,7 +236,7 @@ mod tests {
         }
         subnet.insert(at(MAX_NODES), lid(2), NodeInfo::default());
         assert_eq!(subnet.nodes.len(), MAX_NODES);
-        assert!(subnet.nodes.contains_key(&lid(4999)), "a complete node is kept, although it is the stalest");
+        assert!(subnet.nodes.contains_key(&lid(4999)), "a complete node is kept even if it is the stalest");
         assert!(!subnet.nodes.contains_key(&lid(3999)), "the stalest incomplete node is evicted");
         assert!(subnet.nodes.contains_key(&lid(3998)));
     }

@@ -85,7 +85,7 @@ impl Recorder {
     /// Like [`Recorder::create`], but the file must not exist yet.
     ///
     /// # Errors
-    /// Fails as [`Recorder::create`] does, or if the file exists.
+    /// Fails in the same cases as [`Recorder::create`], or if the file already exists.
     pub fn create_new(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create_new(path)?), path, header, max_len)
     }

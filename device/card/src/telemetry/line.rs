@@ -1,5 +1,5 @@
-//! Prepares log lines for writing. A guest or a peer may determine the contents of a line. Lines are therefore
-//! truncated to [`MAX_LEN`], and count against the allowance of their thread. [`Line`] describes the exceptions.
+//! Prepares log lines for writing. Because a guest or a peer may control a line's contents, lines are truncated to
+//! [`MAX_LEN`] and count against their thread's allowance. [`Line`] describes the exceptions.
 
 use std::io::{self, Write};
 
@@ -117,7 +117,7 @@ mod tests {
     use super::super::log::{BURST_LEN, Site};
     use super::*;
 
-    /// Number of truncated lines that use up the allowance, even if it is partly refilled during the test.
+    /// Number of truncated lines that exhaust the allowance, even if it is partly refilled during the test.
     const LINES: u64 = BURST_LEN / MAX_LEN as u64 + 100;
 
     /// Logs [`LINES`] lines of twice the maximum length on a new thread. Returns the first line, and whether the thread
@@ -154,7 +154,7 @@ mod tests {
         assert!(line.len() <= MAX_LEN + 1 && line.ends_with(" more bytes)\n"), "{line}");
         assert!(may_log);
         let (line, may_log) = log_long_lines(|text| tracing::error!(target: PANIC, "{text}"));
-        assert!(line.len() > 2 * MAX_LEN, "a panic is logged completely");
+        assert!(line.len() > 2 * MAX_LEN, "a panic must be logged in full");
         assert!(may_log);
     }
 

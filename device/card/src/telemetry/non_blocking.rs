@@ -44,7 +44,7 @@ struct Shared {
 struct Pending {
     lines: Vec<u8>,
     /// Number of lines dropped since the writer thread last took `lines`. Once a line has been dropped,
-    /// all further lines are dropped until then, so that the output has a single gap.
+    /// all further lines are dropped until the thread takes `lines` again, so that the output has a single gap.
     dropped: u64,
     /// Number of lines lost since the start.
     lost: u64,
@@ -120,7 +120,7 @@ impl Drop for NonBlockingWriter {
     }
 }
 
-/// Each call must pass complete lines, as the writers of the log and the trace do.
+/// Each call must pass complete lines, as the log and trace writers do.
 impl Write for &NonBlockingWriter {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.push(lines);
@@ -151,7 +151,7 @@ struct WriterThread<W> {
     sink: W,
     /// Number of lost lines that have not been reported yet.
     missing: u64,
-    /// Whether only a part of the last line was written.
+    /// Whether only part of the last line was written.
     torn: bool,
 }
 
@@ -214,7 +214,7 @@ impl<W: Write + AsFd> WriterThread<W> {
     }
 
     /// Writes as many bytes as the sink accepts, and waits if it accepts none. Returns the number of bytes written, or
-    /// `None` on an error.
+    /// `None` on error.
     fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             match self.sink.write(bytes) {
@@ -272,7 +272,7 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             match self.full.load(Ordering::Acquire) {
                 true => Err(ErrorKind::StorageFull.into()),
-                // Write only a part of each line.
+                // Write only part of each line.
                 false => self.stream.write(&bytes[..bytes.len().min(3)]),
             }
         }

@@ -1,4 +1,4 @@
-//! Rows of RDMA objects for the control socket.
+//! Rows that describe RDMA objects on the control socket.
 
 use card::frontend::snapshot::{
     ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, MrRow, Peer, QpRow, Service, remote_rights,
@@ -23,7 +23,7 @@ const ASYNC: u16 = MAX_CEQS;
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) rdma: &'a Rdma,
-    /// Vectors of the event queues.
+    /// Interrupt vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
     /// Access to the engine and the port's addresses, and the index of the first row.
     pub(in super::super) cx: TableContext<'a>,

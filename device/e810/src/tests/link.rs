@@ -144,7 +144,7 @@ fn event_longer_than_buffer_is_dropped() {
     driver.poke(RECEIVE_RING, &free(31).emit());
     driver.bus.hca.set_link(false);
     assert_eq!((driver.event(), driver.interrupts(0)), (None, 0));
-    assert_eq!(driver.peek(0, 64), [0; 64], "guest memory is not written");
+    assert_eq!(driver.peek(0, 64), [0; 64], "guest memory must not be written");
     driver.poke(RECEIVE_RING, &free(32).emit());
     driver.bus.hca.set_link(true);
     assert_eq!(driver.interrupts(0), 1);

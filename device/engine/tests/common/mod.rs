@@ -1,6 +1,6 @@
-//! Two engines, a wire on which the test controls each packet, and a clock that the test advances.
+//! Two engines, a wire on which the test controls the fate of each packet, and a clock that the test advances.
 #![allow(clippy::unwrap_used, reason = "test code")]
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses only part of this module")]
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -163,7 +163,7 @@ impl Pair {
         bring_up(engine, host, qpn, attrs, psns);
     }
 
-    /// Posts a send request to QP `qpn` of a node.
+    /// Posts a send request to QP `qpn` on a node.
     pub fn post_on(&mut self, node: Node, qpn: Qpn, wr: SendRequest) {
         let now = self.now;
         let side = self.side(node);
@@ -273,7 +273,7 @@ impl Pair {
         self.run(|_, _| true)
     }
 
-    /// Exchanges packets, losing the `n`-th packet (from 0) that `node` sends.
+    /// Exchanges packets, losing the `n`-th packet (counting from 0) that `node` sends.
     pub fn lose(&mut self, node: Node, n: usize) -> Vec<String> {
         let mut count = 0;
         self.run(|from, _| {

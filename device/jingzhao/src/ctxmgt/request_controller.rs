@@ -1,7 +1,7 @@
 //! The request controller: the order in which the channels' write-backs are executed.
 //!
 //! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
-//! completes within the MMIO write that starts it, and a unit's read is answered immediately. Neither is queued, so
+//! completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued, so
 //! commands always have priority. Only writes by units are queued, because they reach guest memory at the end of a pass
 //! of the device's event loop. The controller schedules these writes.
 //!
@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes the state and one PSN of a QP's key data. The variants are in channel order.
+/// A unit that writes the state and one of the PSNs in a QP's key data. The variants are in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// The unit that writes NextPSN.
@@ -55,7 +55,7 @@ impl Writer {
     }
 }
 
-/// Queued write-backs of each writer, as QP indices.
+/// The queued write-backs of each writer, as QP indices.
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],

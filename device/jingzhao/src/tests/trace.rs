@@ -8,7 +8,7 @@ use super::bringup::{CQ0, CQ0_REGION, MAP_EQC};
 use super::contexts::RTR;
 use super::*;
 
-/// Issues the commands of section 13, with the mailboxes that section 14 publishes.
+/// Issues the commands of section 13, with the mailbox contents given in section 14.
 fn bring_up(machine: &mut Machine) {
     machine.ok(Op::QueryAdapter, 0, 0, &[]);
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
@@ -51,7 +51,7 @@ fn traced(format: TraceFormat, run: impl FnOnce(&mut Machine)) -> String {
     written.text()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the difference.
+/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the diff.
 #[test]
 fn bring_up_trace_matches_golden() {
     let text = traced(TraceFormat::Text, bring_up);

@@ -37,9 +37,9 @@ fn command_completion_raises_event_and_interrupt() {
     assert_eq!(event(&mut driver, RING, 0), Some((Eqe::Command(1 << 30), false)));
     assert_eq!(driver.interrupts(0), 1);
     driver.ok(&Command::Nop(BARE));
-    assert_eq!(driver.interrupts(0), 0, "the EQ is not armed again");
+    assert_eq!(driver.interrupts(0), 0, "the EQ has not been armed again");
     arm_eq(&mut driver, uar, eqn, 1);
-    assert_eq!(driver.interrupts(0), 1, "arming with an unread entry interrupts");
+    assert_eq!(driver.interrupts(0), 1, "arming with an unread entry raises an interrupt");
     arm_eq(&mut driver, uar, eqn, 2);
     driver.ok(&Command::DestroyEq(EqNumber { eqn }));
     assert_eq!(driver.interrupts(0), 0);
@@ -56,7 +56,7 @@ fn rejected_command_raises_command_event() {
 }
 
 #[test]
-fn event_queue_wraps_with_owner_bit() {
+fn owner_bit_inverts_when_event_queue_wraps() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
@@ -67,7 +67,7 @@ fn event_queue_wraps_with_owner_bit() {
         let consumer = u32::try_from(number).unwrap() + 1;
         driver.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn, consumer }.emit());
     }
-    assert_eq!(driver.interrupts(0), 0, "an EQ that is not armed does not interrupt");
+    assert_eq!(driver.interrupts(0), 0, "an EQ that is not armed raises no interrupt");
 }
 
 /// Section 20, M-32: an interrupt stays pending until its eventfd is configured.
@@ -119,7 +119,7 @@ fn arming_cq_with_unread_cqe_raises_event() {
     assert_eq!(driver.interrupts(2), 1);
 }
 
-/// Section 20, M-20: a doorbell is ignored if it is not in the UAR page of the object.
+/// Section 20, M-20: a doorbell is ignored if it is not in the object's UAR page.
 #[test]
 fn doorbell_in_wrong_uar_page_is_ignored() {
     let mut driver = initialised();

@@ -56,7 +56,7 @@ fn enable_drops_all_objects() {
     driver.ok(&ENABLE);
     driver.ok(&init());
     assert_eq!(driver.rejected(&Command::QueryEq(EqNumber { eqn })), Check::Eq);
-    assert_eq!(driver.alloc_uar(), uar, "numbers restart from the first");
+    assert_eq!(driver.alloc_uar(), uar, "numbering must start again from the first UAR");
     assert_eq!(driver.hca.frontend_and_memory().0.counters().starts, 2);
 }
 
@@ -191,7 +191,7 @@ fn injected_failure_is_reported_until_driver_recovers() {
 }
 
 #[test]
-fn reset_by_nic_interface_state_disables_function() {
+fn reset_via_nic_interface_state_disables_function() {
     let mut driver = initialised();
     driver.write(QUEUE_LOW, 0x700);
     assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 7);

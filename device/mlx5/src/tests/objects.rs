@@ -1,4 +1,4 @@
-//! Objects other than QPs: numbers, EQs, CQs, memory keys and SRQs (mlx5 interface, sections 5.2 to 5.4).
+//! Objects other than QPs: object numbers, EQs, CQs, memory keys and SRQs (mlx5 interface, sections 5.2 to 5.4).
 
 use card::frontend::snapshot::MrRow;
 use protocol::hca::mlx5::counter::QueryQCounter;
@@ -173,13 +173,13 @@ fn resized_cq_keeps_producer_index() {
     assert_eq!(resize(&mut driver, 8), status(Check::CqPages));
     assert_eq!(resize(&mut driver, 23), status(Check::CqSize));
     assert_eq!(resize(&mut driver, 7), OutputHeader::default());
-    assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the resize entry in the old ring");
+    assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the old ring must contain the resize entry");
     // The resize entry is unread. A one-entry ring is too small, because the new ring must have room for the unread
     // entry and one more.
     assert_eq!(resize(&mut driver, 0), status(Check::CqUnread));
     driver.poke(RECORD.get(), &1_u32.to_be_bytes());
     assert_eq!(resize(&mut driver, 0), OutputHeader::default());
-    assert_eq!(driver.peek(NEW + 64 + 63, 1), [0x50], "the producer index continues");
+    assert_eq!(driver.peek(NEW + 64 + 63, 1), [0x50], "the producer index must carry over");
     let context = QueriedCq::parse(&output(&driver.ok(&Command::QueryCq(CqNumber { cqn })))).context;
     assert_eq!((context.log_entries, context.producer), (0, 2));
 }
@@ -237,7 +237,7 @@ fn device_holds_thousands_of_free_keys() {
 
 /// Creates keys with long page lists until the device's limit on list memory is reached.
 #[test]
-fn total_pages_of_keys_are_limited() {
+fn total_page_count_of_keys_is_limited() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = vec![0; (1 << 20) - 0x110];
@@ -257,7 +257,7 @@ fn total_pages_of_keys_are_limited() {
             break;
         }
         created += 1;
-        assert!(created < 200, "the limit of 2^24 pages is enforced");
+        assert!(created < 200, "the limit of 2^24 pages must be enforced");
     }
     assert_eq!(created, (1 << 24) / (list.len() / 8));
     driver.post(1, &Command::DestroyMkey(MkeyNumber { index: MkeyIndex::new(8) }).emit(0), 16);

@@ -14,7 +14,7 @@ use super::user::{QKEY, USER_INDEX, User, request, syndromes};
 use super::*;
 
 const QPN: Qpn = Qpn::new(0x80);
-/// Doorbell that announces requests of QP [`QPN`].
+/// Doorbell that announces requests on QP [`QPN`].
 const OURS: [u8; 8] = (0x80_u64 << 8).to_be_bytes();
 
 fn timeless(entry: Cqe) -> Cqe {

@@ -24,7 +24,7 @@ use super::*;
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
 pub(super) const CQ: u64 = 0x41_0000;
-/// The EQ for completions, which is the second EQ to be created.
+/// The EQ for completions, which is the second EQ created.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
 /// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
@@ -45,9 +45,9 @@ pub(super) const USER_INDEX: UserIndex = UserIndex::new(0x77);
 /// A program with a CQ, a data region, and one QP.
 pub(super) struct User {
     driver: Driver,
-    /// Page of the EQs' doorbells.
+    /// UAR page with the EQ doorbells.
     eq_uar: UarIndex,
-    /// Page of the program's doorbells.
+    /// UAR page with the program's doorbells.
     pub(super) uar: UarIndex,
     pub(super) pd: Pdn,
     pub(super) cqn: Cqn,
@@ -81,7 +81,7 @@ impl DerefMut for User {
     }
 }
 
-/// Returns a request with one data segment. If the request succeeds, the device writes a CQE.
+/// Returns a signaled request with one data segment: the device writes a CQE even if the request succeeds.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,
@@ -113,7 +113,8 @@ impl User {
         Self::of(driver, |driver, _| driver.alloc_uar())
     }
 
-    /// Creates a program on a device that has been powered on. `uar` returns its UAR page, given the page of the EQs.
+    /// Creates a program on a device that has been powered on. `uar` returns the program's UAR page, given that of the
+    /// EQs.
     fn of(mut driver: Driver, uar: impl FnOnce(&mut Driver, UarIndex) -> UarIndex) -> Self {
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
@@ -197,7 +198,7 @@ impl User {
         }
     }
 
-    /// Creates the QP, and connects it to the first QP of another device.
+    /// Creates the QP and connects it to the first QP of another device.
     pub(super) fn connect(&mut self, context: &QpContext, lid: u16) {
         let list = pages(QP, 1);
         let create = CreateQp { context: *context, ..CreateQp::default() };
@@ -320,7 +321,7 @@ impl User {
         self.post_shared_entry(entry, next, offset, len);
     }
 
-    /// Posts this entry of the SRQ, with a link to `next`.
+    /// Posts SRQ entry `number`, linked to entry `next`.
     pub(super) fn post_shared_entry(&mut self, number: u16, next: u16, offset: u64, len: u32) {
         let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
         let at = SRQ + u64::from(number) * 64;

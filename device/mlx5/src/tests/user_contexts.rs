@@ -33,7 +33,7 @@ pub(super) trait UserCommands {
     fn create_user(&mut self, rights: UserRights) -> UserId;
     fn destroy_user(&mut self, user: UserId);
 
-    /// Executes an input on behalf of a user. Returns the check that rejected it, if any.
+    /// Executes a command on behalf of a user. Returns the check that rejected it, if any.
     fn check_of(&mut self, user: u16, input: &[u8]) -> Option<Check>;
 }
 
@@ -82,7 +82,7 @@ fn objects_of_other_users_are_unreachable() {
 }
 
 #[test]
-fn objects_of_kernel_are_unreachable() {
+fn kernel_objects_are_unreachable() {
     let (mut driver, [own, other]) = two_worlds();
     driver.interface.user = 0;
     let pd = PdNumber { pd: driver.alloc_pd() };
@@ -97,7 +97,7 @@ fn objects_of_kernel_are_unreachable() {
 
 /// Section 23.1: a user context can own 64 of the 256 flow tables, and all user contexts together 192.
 #[test]
-fn user_contexts_share_flow_tables() {
+fn user_contexts_share_flow_table_quota() {
     let mut driver = initialised_with_ethernet();
     let rights = UserRights::empty();
     let [first, second, third, fourth] = [(); 4].map(|()| driver.create_user(rights).get());
@@ -110,7 +110,7 @@ fn user_contexts_share_flow_tables() {
     assert_eq!(
         [third, fourth].map(|user| fill(&mut driver, user)),
         [64, 0],
-        "all users together own three quarters"
+        "all users together can own only three quarters"
     );
     assert_eq!(fill(&mut driver, 0), 64, "the kernel can create the rest");
     let table = FlowTableSelector { table: FlowTableId::new(1), ..FlowTableSelector::default() };
@@ -120,13 +120,13 @@ fn user_contexts_share_flow_tables() {
     assert_eq!(
         (fill(&mut driver, second), fill(&mut driver, first)),
         (0, 1),
-        "only existing contexts create tables"
+        "only existing contexts can create tables"
     );
     assert_eq!(fill(&mut driver, fourth), 63);
 }
 
 #[test]
-fn flow_groups_of_user_are_limited() {
+fn flow_groups_per_user_are_limited() {
     let mut driver = initialised_with_ethernet();
     let user = driver.create_user(UserRights::empty()).get();
     let tables: Vec<FlowTableId> = (0..17)
@@ -185,7 +185,7 @@ fn every_command_has_an_ownership_rule() {
 }
 
 #[test]
-fn user_queries_its_own_objects() {
+fn user_can_query_its_own_objects() {
     let (mut driver, [own, _]) = two_worlds();
     for input in targets(&own).iter().filter(|input| opcode(input).name().starts_with("QUERY")) {
         let check = driver.check_of(own.user.get(), input);
@@ -201,7 +201,7 @@ fn kernel_can_query_objects_of_all_users() {
     }
 }
 
-/// mlx5_ib allocates the counter set of a port for all users.
+/// mlx5_ib allocates a port's counter set for use by all users.
 #[test]
 fn users_can_refer_to_but_not_change_shared_counter_set() {
     let (mut driver, [own, _]) = two_worlds();
@@ -297,7 +297,7 @@ fn user_cannot_request_access_to_all_memory() {
 }
 
 #[test]
-fn raw_frames_need_right_of_user_context() {
+fn creating_sq_requires_raw_transmit_right() {
     let (mut driver, [own, _]) = two_worlds();
     let user = driver.create_user(UserRights::empty());
     let world = World::without_sq(&mut driver, user, own.eqn);
@@ -307,7 +307,7 @@ fn raw_frames_need_right_of_user_context() {
 }
 
 #[test]
-fn user_cq_cannot_fill_asynchronous_eq() {
+fn user_cq_cannot_use_asynchronous_eq() {
     let (mut driver, [own, _]) = two_worlds();
     driver.interface.user = 0;
     let uar = driver.alloc_uar();

@@ -1,4 +1,4 @@
-//! Key operations: requests that make a key valid, use it and invalidate it, in this order.
+//! Key operations: requests that make a key valid, use it and invalidate it, in that order.
 
 use protocol::ids::{Iova, Lkey, Pdn, Rkey, Va};
 use rand::RngExt;
@@ -94,7 +94,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     (Op { fails: vec![fails], ..op }, None)
 }
 
-/// Draws requests that register a region repeatedly, each time with a different key and different memory.
+/// Draws requests that repeatedly register a region, each time with a different key and different memory.
 fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let number = new_key(pair, side, KeyKind::Fast, None);
     let mut work = Vec::new();
@@ -179,15 +179,15 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     if kind != windows[0] {
         let len = draw_len(rng, mtu);
         let (op, recv) = send(rng, pair, side, SendOp::SendInvalidate { rkey: Rkey::new(key) }, len);
-        // Without a fence, the responder could invalidate the key while it still answers a READ.
+        // Without a fence, the responder could invalidate the key while it is still responding to a READ.
         let fence = if rng.random() || !reads { Fence::All } else { Fence::Reads };
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, recv));
     }
     work
 }
 
-/// Draws requests that bind a window repeatedly to different memory. The memory is part of an ordinary region, or of a
-/// region that is registered for each binding and invalidated after the window.
+/// Draws requests that repeatedly bind a window, each time to different memory. The memory is part of an ordinary
+/// region, or of a region that is registered for each binding and invalidated after the window.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);
@@ -202,7 +202,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
                 let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
                 let (register, start) = loop {
-                    // A bind uses addresses of the region, so the region must not be zero-based.
+                    // A bind uses addresses in the region, so the region must not be zero-based.
                     let (register, start) = fast_register(rng, pair, side, parent, area, rights);
                     if start != 0 {
                         break (register, start);
@@ -267,7 +267,7 @@ fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights
     new_key(pair, side, kind, Some(mapping))
 }
 
-/// Returns a fast registration, and the start address of the registered region.
+/// Returns a fast registration and the start address of the registered region.
 fn fast_register(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

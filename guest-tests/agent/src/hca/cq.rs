@@ -1,4 +1,4 @@
-//! Completion queues. Each entry of a queue's ring has an owner byte, which shows whether the device or software owns
+//! Completion queues. Each entry in a queue's ring has an owner byte, which shows whether the device or software owns
 //! the entry.
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ impl Cq {
         self.kept.pop_front().or_else(|| self.consume(arena))
     }
 
-    /// Discards the entries of a QP that has been reset.
+    /// Discards the entries for a QP that has been reset.
     pub(crate) fn discard(&mut self, arena: &Arena, qpn: u32) {
         while let Some(cqe) = self.consume(arena) {
             self.kept.push_back(cqe);
@@ -96,7 +96,7 @@ impl Hca {
 
     pub(crate) fn poll(&mut self, step: &Poll) -> Result<Completions> {
         let started = Instant::now();
-        let patience = Duration::from_millis(step.timeout_ms.into());
+        let timeout = Duration::from_millis(step.timeout_ms.into());
         let mut idle = Idle::new();
         let mut cqes = Vec::new();
         while cqes.len() < step.count as usize {
@@ -105,7 +105,7 @@ impl Hca {
                     cqes.push(cqe);
                     idle.found();
                 }
-                None if started.elapsed() >= patience => break,
+                None if started.elapsed() >= timeout => break,
                 None => idle.pause(step.count as usize - cqes.len()),
             }
         }
@@ -113,8 +113,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion from the CQ. The returned flag is set if the completion is in order: it belongs to the
-    /// oldest outstanding work request of its work queue.
+    /// Takes one completion from the CQ. The returned flag is set if the completion is in order, that is, if it
+    /// belongs to the oldest outstanding work request on its work queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

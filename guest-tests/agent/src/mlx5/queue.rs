@@ -66,7 +66,7 @@ impl Events {
         Ring::new(arena, Self::LOG, 1).map(Self)
     }
 
-    /// Returns the offset of the ring and the number of its pages.
+    /// Returns the ring's offset and its number of pages.
     pub(super) fn place(&self) -> (usize, usize) {
         self.0.place()
     }
@@ -107,8 +107,8 @@ pub(super) struct Completion {
 pub(super) struct Completions {
     ring: Ring,
     record: usize,
-    /// Number of arm requests so far. The low two bits are the sequence number of the next request, because an event
-    /// has followed each earlier one.
+    /// Number of arm requests so far. The low two bits are the sequence number of the next request, because each
+    /// earlier one has been followed by an event.
     arms: u32,
 }
 
@@ -164,14 +164,14 @@ impl Completions {
     }
 }
 
-/// The send queue with its doorbell record.
+/// The send queue and its doorbell record.
 #[derive(Debug)]
 pub(super) struct Sends {
     offset: usize,
     record: usize,
     /// Number of WQEs posted since the QP was last reset.
     posted: u16,
-    /// First 8 bytes of the last WQE.
+    /// First 8 bytes of the last WQE posted.
     latest: [u8; 8],
 }
 
@@ -193,7 +193,7 @@ impl Sends {
         self.record
     }
 
-    /// Returns the index of the last WQE.
+    /// Returns the index of the last WQE posted.
     pub(super) const fn last(&self) -> u16 {
         self.posted.wrapping_sub(1)
     }

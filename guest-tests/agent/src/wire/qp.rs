@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CqId, Hex};
 
-/// Identifies a queue pair of the agent.
+/// Identifies one of the agent's queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QpId(pub u32);
 
@@ -37,9 +37,9 @@ pub enum RecvStyle {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateQp {
-    /// Completion queue of the send queue.
+    /// Completion queue for the send queue.
     pub send_cq: CqId,
-    /// Completion queue of the receive queue.
+    /// Completion queue for the receive queue.
     pub recv_cq: CqId,
     pub pd: u32,
     /// Protection domain of the buffers' regions; by default, `pd`. If the two differ, the device cannot fetch
@@ -145,9 +145,9 @@ pub enum Transition {
     SqdToSqd(Changes),
     SqdToRts(Changes),
     SqeToRts(Changes),
-    /// Issues the command 2ERR, without a mailbox.
+    /// Issues the 2ERR command, without a mailbox.
     ToErr,
-    /// Issues the command ERR2RST, without a mailbox, and clears both rings.
+    /// Issues the ERR2RST command, without a mailbox, and clears both rings.
     ToReset,
 }
 

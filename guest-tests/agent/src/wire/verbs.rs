@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{EqId, Hex, Path, QpId};
 
-/// Identifies a memory region of the agent.
+/// Identifies one of the agent's memory regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MrId(pub u32);
 
-/// Identifies a completion queue of the agent.
+/// Identifies one of the agent's completion queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CqId(pub u32);
 
@@ -106,7 +106,7 @@ pub struct DestroyMr {
     pub mr: MrId,
 }
 
-/// Fills a part of a region with a pattern stream ([`crate::pattern`]).
+/// Fills part of a region with a pattern stream ([`crate::pattern`]).
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fill {
@@ -119,7 +119,7 @@ pub struct Fill {
     pub position: u64,
 }
 
-/// Compares a part of a region with a pattern stream.
+/// Compares part of a region with a pattern stream.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verify {
@@ -138,7 +138,7 @@ pub struct Verified {
     pub first_difference: Option<u64>,
 }
 
-/// Returns a digest of a part of a region, to detect changes.
+/// Returns a digest of part of a region, to detect changes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Digest {
     pub mr: MrId,
@@ -244,7 +244,7 @@ pub struct Remote {
     pub rkey: u32,
 }
 
-/// Operations of the send queue.
+/// Operations on the send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SendOp {
@@ -341,7 +341,7 @@ pub struct PostRecv {
     pub requests: Vec<Vec<Sge>>,
 }
 
-/// Answer to [`PostSend`] and [`PostRecv`].
+/// Reply to [`PostSend`] and [`PostRecv`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Posted {
     /// Byte offset of each WQE in its queue. Completions contain the same offsets.

@@ -80,7 +80,7 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends requests. All of them succeed, because UC has no acknowledgements.
+    /// Sends requests and waits for them to complete. All must succeed, because UC has no acknowledgements.
     pub(super) async fn send(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -99,11 +99,12 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// The message does not arrive even though no packet was lost, or packets are lost in all [`ATTEMPTS`] attempts.
+    /// Fails if the message does not arrive even though no packet was lost, or if packets are lost in all [`ATTEMPTS`]
+    /// attempts.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE causes no completion at the receiver, so it is followed by an empty message. The completion of that
-        // message shows that the WRITE has been processed.
+        // A WRITE generates no completion at the receiver, so it is followed by an empty message. The completion of
+        // that message shows that the WRITE has been processed.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;
@@ -214,8 +215,8 @@ async fn no_receive(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a receive request that is too small for a message does not complete, and is used by the next message
-/// (J-46).
+/// Checks that a receive request that is too small for a message does not complete, and is used for the next
+/// message instead (J-46).
 async fn too_small(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;

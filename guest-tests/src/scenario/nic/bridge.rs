@@ -43,7 +43,7 @@ async fn reached(a: &mut Station, b: &mut Station, make: &str, wire: Wire) -> Re
          ip -n {SPACE} address add {ipv4}/24 dev inside && \
          ip -n {SPACE} address add {ipv6}/64 dev inside nodad && ip -n {SPACE} link set inside up"
     );
-    // Flush the neighbour entries of the previous host, which had the same IP addresses but a different MAC address.
+    // Flush the neighbour entries for the previous host, which had the same IP addresses but a different MAC address.
     let device = a.device.clone();
     a.sh(&format!("ip neighbour flush dev {device}")).await?;
     let result = async {

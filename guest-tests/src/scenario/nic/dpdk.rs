@@ -1,5 +1,5 @@
 //! Tests DPDK's drivers `net_ice` and `net_mlx5`. In one guest, `testpmd` forwards frames between two E810s or two
-//! ConnectX cards. Each of them is connected to the card of another guest, which uses Linux's driver.
+//! ConnectX cards. Each card is connected to a card in another guest, which uses Linux's driver.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount: Amount::Seconds(2) }
 }
 
-/// The driver with which `testpmd` forwards.
+/// The driver that `testpmd` forwards with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Driver {
     /// `net_ice` on an E810.
@@ -89,7 +89,7 @@ impl Driver {
         }
     }
 
-    /// Returns the options of the forwarder's NICs.
+    /// Returns the options for the forwarder's NICs.
     fn options(self) -> Value {
         if self == Self::Mlx5WithoutDevx { json!({"devx": false}) } else { json!({}) }
     }

@@ -10,7 +10,7 @@ use super::streams::{Amount, Protocol, Streams};
 /// MTUs to test: the IPv6 minimum, two values in between, and the largest that the driver accepts (E810 interface,
 /// section 6.1).
 pub(super) const MTUS: &[u32] = &[1280, 4000, 9000, 9702];
-/// The default MTU of Ethernet.
+/// The default MTU for Ethernet.
 const USUAL: u32 = 1500;
 /// Total length of the IP and ICMP headers for each IP version.
 const IPV4_ECHO: u32 = 28;

@@ -15,7 +15,7 @@ pub(super) struct Account {
     descriptors: Vec<String>,
     /// Number of memfd mappings, which indicates how much guest memory is mapped.
     shared_maps: usize,
-    /// Number of all other mappings.
+    /// Number of other mappings.
     own_maps: usize,
     /// Anonymous memory in KiB, excluding memory shared with guests.
     anonymous_kib: u64,

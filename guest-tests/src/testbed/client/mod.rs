@@ -87,7 +87,7 @@ pub enum Command {
 /// Executes a command line.
 ///
 /// # Errors
-/// The command fails.
+/// Fails if the command fails.
 pub async fn run(command: Command) -> Result<ExitCode> {
     match command {
         // Signals are forwarded to the command in the guest.

@@ -12,15 +12,15 @@ use crate::fabric::Origin;
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Maximum number of frames that wait to be overtaken. It is low, because each passing frame updates all of them.
+/// Maximum number of frames waiting to be overtaken. It is low because every passing frame updates all of them.
 const MAX_WAITING: usize = 256;
 
-/// The held frames of one direction.
+/// The frames held in one direction.
 #[derive(Debug, Default)]
 pub(super) struct HoldQueue {
     /// Delayed frames, ordered by release time and then by arrival.
     delayed: BTreeMap<(Instant, u64), Frame>,
-    /// Frames that wait to be overtaken, in order of arrival.
+    /// Frames waiting to be overtaken, in order of arrival.
     waiting: Vec<Waiting>,
     sequence: u64,
     bytes: usize,
@@ -39,7 +39,7 @@ struct Waiting {
 pub struct Frame {
     /// Contents of the frame, starting with the Ethernet header.
     pub bytes: Vec<u8>,
-    /// Origin of an outbound frame.
+    /// Origin of the frame. Applies only to outbound frames.
     pub origin: Origin,
 }
 
@@ -67,14 +67,14 @@ impl HoldQueue {
         }
     }
 
-    /// Updates the frames that wait to be overtaken, after another frame has passed.
+    /// Updates the frames waiting to be overtaken, after another frame has passed.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);
         }
     }
 
-    /// Returns the next frame that is due.
+    /// Removes and returns the next frame that is due for release.
     pub(super) fn release(&mut self, now: Instant) -> Option<Frame> {
         let passed = self.waiting.iter().position(|waiting| waiting.by == 0 || waiting.until <= now);
         let frame = match passed {

@@ -1,5 +1,4 @@
-//! Tests a device that is both an HCA and a NIC, from the point of view of the guest's network stack and of
-//! other hosts.
+//! Tests a device that is both an HCA and a NIC, as seen by the guest's network stack and by other hosts.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -154,7 +153,7 @@ fn port_with_nic_leaves_arp_to_guest() {
 
     let mut other = Hca::new(Stub::default(), Identity::from_lid(Lid::new(2)), None);
     other.handle_frame(&ARP_REQUEST);
-    assert_eq!(other.outbound().len(), 1, "without a NIC, the port answers");
+    assert_eq!(other.outbound().len(), 1, "without a NIC, the port replies");
 }
 
 #[test]
@@ -183,7 +182,7 @@ fn nic_receives_all_frames_unmodified() {
 
     hca.handle_frame(&plain(MacAddr::BROADCAST, mac(2), 60));
     hca.handle_frame(&[0; 13]);
-    assert_eq!(hca.frontend.received.len(), 7, "its own frame and a short frame are dropped");
+    assert_eq!(hca.frontend.received.len(), 7, "the device's own frame and a short frame are dropped");
     assert_eq!(
         [DropReason::Reflected, DropReason::Short].map(|reason| hca.port_stats().dropped(reason)),
         [1, 1]
@@ -365,7 +364,7 @@ fn long_frames_are_limited_per_turn() {
 }
 
 #[test]
-fn recorded_turns_replay_with_same_number_of_frames() {
+fn replayed_turns_send_as_many_frames_as_recorded() {
     let records = recorded(|| {
         let mut hca = nic_with_long_frames().with_turn_bytes(usize::MAX);
         let recorder = record().unwrap();
@@ -384,7 +383,7 @@ fn nic_deadline_is_handled_when_due() {
     assert_eq!(hca.next_deadline(), Some(at(10)));
     hca.set_now(at(9));
     hca.handle_deadline();
-    assert_eq!(hca.next_deadline(), Some(at(10)), "a deadline is not handled early");
+    assert_eq!(hca.next_deadline(), Some(at(10)), "a deadline must not be handled early");
     hca.set_now(at(11));
     hca.handle_deadline();
     assert_eq!(
@@ -402,7 +401,7 @@ fn link_down_stops_frames_and_notifies_nic() {
     hca.drain();
     assert!(
         hca.outbound().is_empty() && hca.frontend.to_send.is_empty(),
-        "descriptors complete although the link is down"
+        "descriptors must complete even while the link is down"
     );
     assert!(hca.frontend.received.is_empty());
     let stats = hca.port_stats();
@@ -414,7 +413,7 @@ fn link_down_stops_frames_and_notifies_nic() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
-/// Sends two frames from the addresses of LID 1: a datagram from the RDMA engine and a plain frame.
+/// Sends two frames with the source IP address of LID 1: a datagram from the RDMA engine and a plain frame.
 fn send_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
@@ -481,7 +480,7 @@ fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
     vec![("local", local), ("udp", udp), ("tap", tap)]
 }
 
-/// Runs turns of both devices until no frame is left.
+/// Runs turns on both devices until no frames are left.
 fn exchange<A: Frontend, B: Frontend>(
     a: &mut Hca<A>,
     b: &mut Hca<B>,
@@ -513,8 +512,8 @@ fn nics_exchange_frames_over_every_fabric() {
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
         // The destinations are the other device, an unknown MAC and all members. Some frames come from a guest behind
-        // the NIC. There are runs of equal length, one frame as long as a double-tagged jumbo frame, and more frames
-        // than fit into one turn.
+        // the NIC. There are runs of frames of equal length, one frame as long as a double-tagged jumbo frame, and more
+        // frames than fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

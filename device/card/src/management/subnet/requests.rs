@@ -1,5 +1,4 @@
-//! Tracks the requests that wait for a response. Unsolicited responses are ignored and cause no further
-//! requests.
+//! Tracks requests that are awaiting a response. Unsolicited responses are ignored and trigger no further requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -64,7 +63,7 @@ impl OpenRequests {
         Some(tid)
     }
 
-    /// Returns whether a response matches an open request. Each response is accepted once.
+    /// Returns whether a response matches an open request. Each response is accepted only once.
     pub(super) fn take(&mut self, from: Lid, attribute: u16, tid: u32) -> bool {
         if self.pending.get(&(from, attribute)).is_some_and(|(open_tid, _)| *open_tid == tid) {
             self.pending.remove(&(from, attribute));
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_first_response_of_node_to_sweep_is_accepted() {
+    fn node_response_to_sweep_is_accepted_once() {
         let mut requests = OpenRequests::default();
         let tid = requests.start_sweep();
         for lid in [PEER, OTHER] {

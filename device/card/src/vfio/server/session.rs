@@ -37,7 +37,7 @@ const MINOR: u16 = 1;
 /// versions of the protocol specification.
 const UNMAP_ALL: u32 = VFIO_DMA_UNMAP_FLAG_ALL | DmaUnmapFlags::UNMAP_ALL.bits();
 
-/// An errno for the client.
+/// An errno value to report to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errno(i32);
 
@@ -68,7 +68,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send with the
+    /// Handles one complete message and appends its reply, if any, to `out`. Returns the descriptor to send with the
     /// reply, if any.
     ///
     /// # Errors
@@ -184,7 +184,7 @@ impl Session {
     }
 }
 
-/// JSON of VERSION. Unknown members are ignored.
+/// JSON data of a VERSION message. Unknown members are ignored.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct VersionData {
     #[serde(default)]
@@ -207,8 +207,7 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns this server's limits for the capabilities named by the client. A server may not add
-    /// capabilities.
+    /// Returns this server's limits for the capabilities that the client names. A server may not add capabilities.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
@@ -265,7 +264,7 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
 /// Describes a region, and returns its file if the client may map it. If any region can be mapped, QEMU does not post
 /// writes, because stores to the mapping are not ordered with posted writes.
 ///
-/// If only a part of the region can be mapped, a capability describes this part. If the client's buffer is too small
+/// If only part of the region can be mapped, a capability describes that part. If the client's buffer is too small
 /// for the capability, the reply states the required length and permits no mapping. The client must then repeat the
 /// request with a larger buffer.
 fn get_region_info(
@@ -348,7 +347,7 @@ fn region_write(access: &RegionAccess, data: &[u8], device: &mut impl Device) ->
     Ok(())
 }
 
-/// Executes writes in order up to the first invalid one. The reply contains the number of writes executed.
+/// Executes the writes in order, stopping at the first invalid one. The reply contains the number of writes executed.
 fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
     let (count, writes) = u64::read_from_prefix(payload).map_err(|_| Errno::INVALID)?;
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
@@ -367,7 +366,7 @@ fn region_write_multi(payload: &[u8], device: &mut impl Device, out: &mut Vec<u8
     Ok(())
 }
 
-/// Returns the region of an access, if the access is entirely inside the region.
+/// Returns the region that an access targets, if the access lies entirely within it.
 fn check_access(access: &RegionAccess, device: &impl Device) -> Result<Region, Errno> {
     let region = Region::from_index(access.region).ok_or(Errno::INVALID)?;
     let len = device.region_len(region);
@@ -402,7 +401,7 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header, and removes the payload on an error. If the message requests no reply, removes the reply
+    /// Fills in the header, and removes the payload on error. If the message requests no reply, removes the reply
     /// and returns false.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {

@@ -1,5 +1,5 @@
-//! Tests of failures: the asynchronous event, the QP state and the flush completion (E810 interface, sections 14.1 and
-//! 14.2).
+//! Tests of how failures are reported: asynchronous events, QP states and flush completions (E810 interface, sections
+//! 14.1 and 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
@@ -92,7 +92,7 @@ const PERIOD_US: u64 = 10_000;
 
 /// The kernel itself completes WQEs that it posts to a flushed queue pair, and may destroy the queue pair at any time.
 #[test]
-fn late_requests_of_kernel_qp_are_not_flushed() {
+fn late_requests_on_kernel_qp_are_not_flushed() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -174,7 +174,7 @@ fn invalid_rkey_fails_both_sides() {
 }
 
 #[test]
-fn unknown_and_disabled_operations_fail_queue() {
+fn unknown_and_disabled_operations_fail_qp() {
     for (control, change, code) in [
         (SIGNALED | 0x02 << 32, None, 0x20a),
         (SIGNALED | 0x0f << 32, None, 0x20a),
@@ -200,7 +200,7 @@ fn earlier_failure_is_reported_before_rejected_request() {
 
 /// Section 14.1, code 0x316: the peer sends a response that belongs to another request.
 #[test]
-fn wrong_response_length_fails_queue() {
+fn wrong_response_length_fails_qp() {
     const KEY: u32 = 0x6cdb_0e07;
     let read = |len| gather(SIGNALED | READ | u64::from(KEY), TARGET, None, &[fragment(SOURCE, 0, len)]);
     let [mut pair, mut other] = [Pair::connected(), Pair::connected()];
@@ -224,7 +224,7 @@ fn unanswered_send_fails_after_eight_timeouts() {
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
     for _ in 0..8 {
-        assert_eq!(pair.a.bus.settle().len(), 1, "one packet must be sent before the timeout of {silence:?}");
+        assert_eq!(pair.a.bus.settle().len(), 1, "one packet must be sent before the {silence:?} timeout");
         nothing(&mut pair.a);
         let later = pair.a.bus.now + silence;
         pair.a.bus.advance(later);
@@ -337,7 +337,7 @@ fn denied_access_fails_both_sides() {
     }
 }
 
-/// Section 13.2: a WRITE requires bit 20 of the context, and a READ bit 21, in addition to the rights of the key.
+/// Section 13.2: a WRITE requires bit 20 of the context, and a READ bit 21, in addition to the key's rights.
 #[test]
 fn qp_access_flags_restrict_key_rights() {
     const KEY: u32 = 0x6cdb_0e07;

@@ -11,8 +11,8 @@ pub(super) enum RnrState {
     Waiting { until: Instant },
     /// The wait is over, but nothing has been sent since.
     Expired,
-    /// The request was retransmitted. Only a few packets are sent until the responder answers, because the responder
-    /// drops packets that follow a refused one.
+    /// The request was retransmitted. Only a few packets are sent until the responder replies, because the responder
+    /// drops packets that follow a rejected one.
     Probing,
 }
 
@@ -21,7 +21,7 @@ impl RnrState {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Returns whether an RNR NAK must be ignored, because it is a copy of the one already handled or answers a packet
+    /// Returns whether an RNR NAK must be ignored because it duplicates the one already handled or responds to a packet
     /// sent before the wait.
     pub(super) fn ignores_rnr_nak(self) -> bool {
         matches!(self, Self::Waiting { .. } | Self::Expired)

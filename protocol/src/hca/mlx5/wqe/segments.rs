@@ -86,7 +86,7 @@ layout! {
 layout! {
     /// Atomic segment, which contains the operands.
     pub struct AtomicSegment[16] big_endian {
-        /// Value to add, or the new value of a compare and swap.
+        /// Value to add, or the new value for a compare and swap.
         @0x00  swap_or_add: u64 => Hex,
         /// Value to compare with the remote word.
         @0x08  compare: u64 => Hex,
@@ -138,7 +138,7 @@ impl DatagramSegment {
 }
 
 layout! {
-    /// Data segment: one entry of a gather or scatter list.
+    /// Data segment: one entry in a gather or scatter list.
     pub struct DataSegment[16] big_endian {
         /// Length in bytes, 31 bits; 0 for an empty entry.
         @0x00[30:0]  byte_count: u32,
@@ -147,7 +147,7 @@ layout! {
     }
 }
 
-/// A data segment or an inline segment of a send WQE.
+/// A data segment or an inline segment in a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataItem<'a> {
     /// Data in memory, accessed with the segment's key.
