@@ -35,7 +35,7 @@ struct RocePath {
     traffic_class: u8,
     flow_label: FlowLabel,
     hop_limit: u8,
-    /// VLAN priority.
+    /// Priority to set in the VLAN tag.
     priority: u8,
     /// UDP source port, or 0 if the device selects one.
     udp_port: u16,

@@ -65,7 +65,7 @@ layout! {
         /// Whether the TIR receives unicast frames from its own transport domain.
         @0x24[24]     unicast_loopback: bool,
         @0x24[23:0]   domain: TransportDomain,
-        /// Toeplitz hash key.
+        /// Key for the Toeplitz hash function.
         @0x28         key: [u8; 40] => _,
         /// Fields to hash in the outermost headers.
         @0x50         fields: HashFields,
