@@ -28,13 +28,13 @@ pub(crate) fn micros(time: Duration) -> f64 {
 }
 
 /// Returns the time per item in nanoseconds.
-#[expect(clippy::cast_precision_loss, reason = "only used for display")]
+#[expect(clippy::cast_precision_loss, reason = "a report needs less precision than f64 has")]
 pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
 /// Returns the number of items per second.
-#[expect(clippy::cast_precision_loss, reason = "only used for display")]
+#[expect(clippy::cast_precision_loss, reason = "a report needs less precision than f64 has")]
 pub(crate) fn rate(count: u64, nanos: u64) -> f64 {
     count as f64 / nanos as f64 * 1e9
 }
