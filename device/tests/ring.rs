@@ -13,7 +13,7 @@ fn start(ring: &TempDir, id: u16) -> Machine {
     Machine::start(id, &json!({ "ring": { "folder": ring.path().join("ring") } }), &[])
 }
 
-/// Waits until the other members of the ring are exactly these devices.
+/// Waits until the ring's other members are exactly these devices.
 fn wait_for_members(machine: &Machine, ids: &[u16]) {
     let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
     until("members of the ring", || {
@@ -54,7 +54,7 @@ fn processes_with_same_folder_exchange_frames() {
 #[test]
 fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
-    // One process creates the memory of a link, and the other receives it. Kill each of them once.
+    // One process creates the memory for a link, and the other receives it. Kill each of them in turn.
     for (stays, killed) in [(1, 2), (2, 1)] {
         let (mut a, b) = (start(&ring, stays), start(&ring, killed));
         wait_for_members(&a, &[killed]);
@@ -89,7 +89,7 @@ fn stopped_process_does_not_block_others() {
     for n in 0..MANY {
         a.send(n, 0, WRITE, &write_to(0, 1 << 20));
     }
-    until("frames that are refused", || (a.fabric("tx_refused") > 0).then_some(()));
+    until("refused frames", || (a.fabric("tx_refused") > 0).then_some(()));
     let rows = a.ask(&["peer", "list"]);
     assert!(rows[1]["tx_refused"].as_u64() > Some(0) && rows[0]["tx_refused"] == 0, "{rows}");
     exchange(a, b, MANY + 1);

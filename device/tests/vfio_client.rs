@@ -72,7 +72,7 @@ fn query_adapter(client: &mut Client) -> u32 {
         set_register(client, hcr + offset, value);
     }
     let word = register(client, hcr + 0x18);
-    assert_eq!(word & GO, 0, "the command completes before the write is acknowledged");
+    assert_eq!(word & GO, 0, "the command must complete before the write is acknowledged");
     word >> 24
 }
 
@@ -87,7 +87,7 @@ fn vfio_client_can_enumerate_regions_and_capabilities() {
     assert_eq!(size(&client, CONFIG), 4096);
     assert!(
         (0..9).all(|index| client.region(index).unwrap().file_offset.is_none()),
-        "the client can map no region"
+        "the client must not be able to map any region"
     );
     assert_eq!(client.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).unwrap().count, 64);
 
@@ -99,7 +99,7 @@ fn vfio_client_can_enumerate_regions_and_capabilities() {
         assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
     }
 
-    // The list must end, and must contain power management, MSI-X and PCI Express.
+    // The list must terminate, and must contain power management, MSI-X and PCI Express.
     let mut capabilities = Vec::new();
     let [mut at] = config_read(&mut client, 0x34);
     while at != 0 && capabilities.len() < 10 {
@@ -124,7 +124,7 @@ fn command_writes_mailbox_in_client_memory() {
     rustix::io::pread(&memory, &mut mailbox, MAILBOX_OFFSET).unwrap();
     assert_eq!(mailbox[..0x18], [0; 0x18]);
     assert_eq!(mailbox[0x18..0x20], 0x0123_4567_89ab_cdef_u64.to_be_bytes());
-    assert_eq!(mailbox[0x20..], [0xa5; 8], "the bytes after the outbox stay unchanged");
+    assert_eq!(mailbox[0x20..], [0xa5; 8], "the bytes after the outbox must stay unchanged");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn adjacent_pages_share_one_mapping() {
             .unwrap();
     }
     assert_eq!(query_adapter(&mut client), 0);
-    assert_eq!(descriptors(&daemon), before, "the daemon keeps no descriptor per range");
+    assert_eq!(descriptors(&daemon), before, "the daemon must not keep a descriptor per range");
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", daemon.child.id())).unwrap();
     assert_eq!(maps.matches("memfd:guest").count(), 1);
 }
@@ -241,7 +241,7 @@ fn early_client_waits_for_previous_client() {
     for _ in 0..100 {
         let mut next = UnixStream::connect(&daemon.socket).unwrap();
         next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-        // The reply arrives only once the first client has disconnected.
+        // The reply arrives only after the first client has disconnected.
         drop(first);
         next.read_exact(&mut [0; 16]).unwrap();
         drop(next);
@@ -284,15 +284,15 @@ fn daemon_serves_next_client_after_malformed_messages() {
         ("half a header", version[..7].to_vec()),
         ("half a message", version[..20].to_vec()),
         ("size 0", message(1, 0, 0, &[])),
-        ("size of less than a header", message(1, 15, 0, &[])),
+        ("size smaller than a header", message(1, 15, 0, &[])),
         ("huge size", message(1, u32::MAX, 0, &[])),
         ("size beyond the transfer limit", message(1, (1 << 20) + 33, 0, &[])),
         ("version without NUL", whole(1, b"\0\0\x01\0{}")),
         ("version with NUL inside", whole(1, b"\0\0\x01\0{\0}\0")),
-        ("version that is no text", whole(1, b"\0\0\x01\0\xff\xff\0")),
-        ("version that is no JSON", whole(1, b"\0\0\x01\0{{{\0")),
+        ("version that is not text", whole(1, b"\0\0\x01\0\xff\xff\0")),
+        ("version that is not JSON", whole(1, b"\0\0\x01\0{{{\0")),
         ("deeply nested version", whole(1, &[b"\0\0\x01\0", [b'['; 100_000].as_slice(), b"\0"].concat())),
-        ("another major version", whole(1, b"\x07\0\x01\0{}\0")),
+        ("different major version", whole(1, b"\x07\0\x01\0{}\0")),
         ("command before version", whole(9, &[0; 16])),
         ("unknown command", after(&whole(0x7777, &[]))),
         ("reply", after(&message(9, 32, 1, &[0; 16]))),
@@ -417,8 +417,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of the daemon's open descriptors. Call this only while a client is connected: by then, the daemon
-/// has closed the descriptors of the previous client.
+/// Returns the number of descriptors that the daemon has open. Call this only while a client is connected: by then, the
+/// daemon has closed the previous client's descriptors.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

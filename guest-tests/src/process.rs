@@ -118,7 +118,7 @@ impl Process {
         &self.log
     }
 
-    /// Waits for the next line of the program's log that contains `text`.
+    /// Waits for the next line in the program's log that contains `text`.
     ///
     /// # Errors
     /// No such line appears within `limit`, or the program exits first.

@@ -32,7 +32,7 @@ pub struct StockVerbs {
 pub struct Port {
     /// LID of the port, or 0 on Ethernet.
     pub lid: u16,
-    /// GIDs as text, in the order of their indices.
+    /// GIDs as text, in index order.
     pub gids: Vec<String>,
     /// Active MTU in bytes.
     pub mtu: u32,
@@ -76,7 +76,7 @@ pub struct StockPath {
     pub lid: u16,
 }
 
-/// Attributes of all transitions from RESET to RTS.
+/// Attributes for all transitions from RESET to RTS.
 #[derive(Clone, Debug, Serialize)]
 pub struct StockConnect {
     /// The peer of a connected queue pair.

@@ -13,7 +13,7 @@ pub(crate) fn case(scenario: &str, case: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "case": case, "seconds": rounded(elapsed) }));
 }
 
-/// Records the duration of a whole scenario, including its boots.
+/// Records the duration of a whole scenario, including the time to boot its guests.
 pub(crate) fn scenario(scenario: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "seconds": rounded(elapsed) }));
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open};
 
-/// Maximum length of a text in bytes. This is twice the length of a configuration with a thousand devices,
-/// and small enough for a control request.
+/// Maximum length of a file's text, in bytes. This is twice the length of a configuration with a thousand devices, and
+/// small enough for a control request.
 pub const MAX_LEN: u64 = 2 << 20;
 
 /// Reads a regular file.

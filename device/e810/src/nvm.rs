@@ -1,5 +1,4 @@
-//! The flash image: the shadow RAM, and the areas it points to. Each area has two banks, and the first bank
-//! is active.
+//! The flash image: the shadow RAM, and the areas it points to. Each area has two banks, the first of which is active.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -10,7 +9,7 @@ use protocol::hca::e810::nvm::{
     SHADOW_RAM_LEN, TLV_PART_NUMBER, sector_pointer, word,
 };
 
-/// Size of the image in bytes. `ice` discovers the size by probing single bytes.
+/// Size of the image, in bytes. `ice` discovers the size by probing single bytes.
 const LEN: usize = 32 * SECTOR_LEN;
 
 /// An area outside the shadow RAM: its first sector, and the number of sectors per bank.
@@ -57,7 +56,7 @@ impl Default for Nvm {
 }
 
 impl Nvm {
-    /// Returns `len` bytes at `offset`, or `None` if the range exceeds the image.
+    /// Returns `len` bytes at `offset`, or `None` if the range extends past the end of the image.
     pub fn get(&self, offset: u32, len: u16) -> Option<&[u8]> {
         let first = usize::try_from(offset).ok()?;
         self.image.get(first..first + usize::from(len))
@@ -85,8 +84,8 @@ impl Nvm {
         self.put_preserved_fields();
     }
 
-    /// Writes the preserved field area. Its only field is the part number. The field's value starts with its
-    /// length in words, which includes the length word.
+    /// Writes the preserved field area. Its only field is the part number. The field's value starts with its length in
+    /// words, including the length word itself.
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
@@ -148,7 +147,7 @@ impl Nvm {
     }
 }
 
-/// Converts the length of a constant, which always fits in 16 bits.
+/// Converts the length of constant data. It always fits in 16 bits.
 fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -157,7 +156,7 @@ fn len_u16(len: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// Flash reads recorded in `probe-synth-fd.aq.gz`, as pairs of offset and word.
+    /// Flash reads recorded in `probe-synth-fd.aq.gz`, as (offset, word) pairs.
     const RECORDED: [(u32, u16); 19] = [
         (0x00, 0x0040),
         (0x84, 0x8010),

@@ -8,7 +8,7 @@
 //! | any other QP at a unicast address | the QP with that number or alias; never QP0 or QP1 |
 //!
 //! # Spec
-//! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).
+//! IBTA volume 1, sections 9.6.1.1 (BTH checks), 10.5.2 (multicast) and 13.5 (management QPs).
 
 use protocol::ids::Qpn;
 use protocol::roce::{Encap, Ext, IpAddrs, Packet};

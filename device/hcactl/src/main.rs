@@ -370,7 +370,7 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns a table for the chosen devices. If there are several, each row also shows the number of its device.
+/// Returns a table for the chosen devices. If there are several, each row also shows the device number.
 fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();

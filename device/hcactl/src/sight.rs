@@ -190,7 +190,7 @@ fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(file).with_context(|| file.display().to_string())
 }
 
-/// Parses a number of bytes. An optional suffix K, M or G multiplies it by a power of 1024.
+/// Parses a number of bytes. An optional K, M or G suffix multiplies it by a power of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size such as 512K, 100M or 2G");
     let (digits, shift) = match text.char_indices().last() {

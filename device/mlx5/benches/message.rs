@@ -1,15 +1,15 @@
 //! Measures the cost of a 64-byte message in the sender's and the receiver's device.
 //!
 //! Two devices in this process exchange messages on RC QPs. All work of the sender's device is in the function
-//! [`sender`], and that of the receiver's device in [`receiver`]. Callgrind counts the instructions in one function,
-//! which do not depend on the load of the machine:
+//! [`sender`], and that of the receiver's device in [`receiver`]. Callgrind counts the instructions executed in one of
+//! these functions; the count does not depend on the load on the machine:
 //!
 //! ```text
 //! cargo bench -p mlx5 --bench message --no-run
 //! valgrind --tool=callgrind --toggle-collect='message::sender' target/release/deps/message-<hash> write 16
 //! ```
 //!
-//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To get the number of
+//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To obtain the number of
 //! instructions per message, divide the number of instructions collected by the number of messages that the benchmark
 //! prints.
 #![allow(
@@ -52,15 +52,15 @@ const CQ_RECORD: u64 = 0x30_0000;
 const QP_RECORDS: u64 = 0x30_1000;
 const EVENTS: u64 = 0x40_0000;
 const CQ: u64 = 0x44_0000;
-/// Queues of the QPs: for each QP, one page of receives and one page of send queue blocks.
+/// QP queues: for each QP, one page of receives and one page of send queue blocks.
 const QUEUES: u64 = 0x50_0000;
 const DATA: u64 = 0x60_0000;
-/// Number of pages of the data region, which all messages share.
+/// Number of pages in the data region, which all messages share.
 const DATA_PAGES: u64 = 256;
 const DATA_VA: u64 = 0x7f00_0000_0000;
 
 const LOG_CQ: u8 = 11;
-/// Log2 of the number of receives, and of the number of send queue blocks, of a QP.
+/// Log2 of the number of receives per QP, and of the number of send queue blocks per QP.
 const LOG_QUEUE: u8 = 6;
 const QUEUE: u16 = 1 << LOG_QUEUE;
 const MAX_QPS: usize = (1 << LOG_CQ) / BATCH as usize;
@@ -78,7 +78,7 @@ struct QueuePair {
     posted_receives: u16,
 }
 
-/// A device with its driver.
+/// A device and its driver.
 struct Node {
     driver: Driver<Guest<Mlx5>>,
     uar: UarIndex,
@@ -252,13 +252,13 @@ impl Node {
         self.driver.poke(QP_RECORDS + number as u64 * 64 + 2, &qp.posted_receives.to_be_bytes());
     }
 
-    /// Frees the CQ entries of `count` completions.
+    /// Returns the CQ entries of `count` completions to the device.
     fn consume(&mut self, count: u32) {
         self.completed += count;
         self.driver.poke(CQ_RECORD, &(self.completed & 0xff_ffff).to_be_bytes());
     }
 
-    /// Runs a device with an input. Returns the frames that it sends, and whether it has more work.
+    /// Passes an input to a device. Returns the frames that the device sends, and whether it has more work.
     fn run(&mut self, device: Device, input: &Input<'_>) -> (Vec<Vec<u8>>, bool) {
         let guest = &mut self.driver.bus;
         guest.now = guest.now + TURN;

@@ -16,26 +16,26 @@ use protocol::roce::{Encap, IpAddrs};
 
 use super::port::gid_table::GidTable;
 
-/// Hop limit of packets for which software sets none.
+/// Hop limit for packets whose path does not specify one.
 const HOP_LIMIT: u8 = 64;
 
-/// Resolver for the type of the port. Packets to an unknown destination are sent and lost, as on a real fabric.
+/// Resolves paths according to the port type. Packets to an unknown destination are sent but lost, as on a real fabric.
 #[derive(Clone, Copy, Debug)]
 pub enum Resolver<'a> {
     InfiniBand(&'a Addresses),
     Ethernet { addresses: &'a Addresses, gids: &'a GidTable },
 }
 
-/// Path of RoCE packets, as software specifies it.
+/// Path for RoCE packets, as specified by software.
 struct RocePath {
     gid_index: u8,
-    /// Destination MAC, which the driver has resolved.
+    /// Destination MAC, resolved by the driver.
     mac: MacAddr,
     gid: [u8; 16],
     traffic_class: u8,
     flow_label: FlowLabel,
     hop_limit: u8,
-    /// VLAN priority of packets.
+    /// Priority to set in the VLAN tag.
     priority: u8,
     /// UDP source port, or 0 if the device selects one.
     udp_port: u16,
@@ -110,8 +110,8 @@ impl Resolver<'_> {
 }
 
 impl RocePath {
-    /// Returns the headers of packets, or `None` if the entry of the GID table is empty or its IP version differs from
-    /// that of the destination.
+    /// Returns the packet headers, or `None` if the GID table entry is empty or its IP version differs from that of the
+    /// destination.
     fn headers(&self, gids: &GidTable, local: Qpn, remote: Qpn) -> Option<Encap> {
         let source = gids.get(self.gid_index.into())?;
         let ip = match (source.ip, IpAddr::from(Ipv6Addr::from(self.gid)).to_canonical()) {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn gid_entry_is_source_of_packets() {
+    fn gid_entry_determines_packet_source() {
         let (gids, addresses) = (gids(), addresses());
         let resolver = Resolver::Ethernet { addresses: &addresses, gids: &gids };
         let to = Path {

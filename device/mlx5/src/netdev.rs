@@ -1,7 +1,7 @@
 //! The netdev's data path: send queues (SQ), receive queues (RQ) and the objects that assign frames to them.
 //!
 //! [`transmit`] turns WQEs into frames, and [`receive`] writes frames to receive buffers. The flow tables select the
-//! TIRs of a frame ([`steer`]).
+//! TIRs for a frame ([`steer`]).
 //!
 //! # Spec
 //! mlx5 interface, section 16.
@@ -75,14 +75,14 @@ pub struct Netdev {
     pub tirs: Numbered<Box<Tir>>,
     pub rqts: Numbered<Rqt>,
     pub queues: Numbered<Queue>,
-    /// Queues with posted WQEs to execute or to flush, in the order in which they are served.
+    /// Queues with posted WQEs to execute or flush, in the order in which they are served.
     ///
     /// Bound: each queue occurs at most once.
     ready: VecDeque<u32>,
     /// Whether the last poll ended early.
     has_more: bool,
-    /// RQs in the error state that complete all receives with an error. They are polled for new receives, which have no
-    /// doorbell (section 20, M-12).
+    /// RQs in the error state that complete all receives with an error. They are polled for new receives, because no
+    /// doorbell announces them (section 20, M-12).
     pub flushed: PollSet<10>,
     pub counters: NetdevCounters,
 }
@@ -137,7 +137,7 @@ impl Netdev {
         Some(self.tiss.get(tisn.get())?.domain)
     }
 
-    /// Removes a queue. Afterwards, the device does not access its memory.
+    /// Removes a queue. Afterwards, the device no longer accesses the queue's memory.
     pub fn remove_queue(&mut self, number: u32) -> Option<Queue> {
         self.ready.retain(|waiting| *waiting != number);
         self.flushed.remove(number);
@@ -154,7 +154,7 @@ impl Netdev {
         }
     }
 
-    /// Adds a queue to those that the next polls serve.
+    /// Adds a queue to those served by the next polls.
     pub fn schedule(&mut self, number: u32) {
         let queued = match self.queues.get_mut(number) {
             Some(Queue::Send(sq)) => &mut sq.is_scheduled,
@@ -166,7 +166,7 @@ impl Netdev {
         }
     }
 
-    /// Returns whether the last poll left work, which requires another turn.
+    /// Returns whether the last poll left work for another turn.
     pub const fn has_more(&self) -> bool {
         self.has_more
     }

@@ -1,4 +1,4 @@
-//! Calls from the main thread to a device's thread, and state shared between these threads.
+//! Calls from the main thread to a device's thread, and the state that the two threads share.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,11 +52,11 @@ pub enum Call {
     KeptRecords(oneshot::Sender<Option<Vec<u8>>>),
     /// Sets or removes the trace. Returns the previous trace, as for captures.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
-    /// Restarts the device and begins to record its session.
+    /// Restarts the device and starts recording its session.
     BeginRecord(Box<Recorder>, oneshot::Sender<BeginRecordResult>),
-    /// Ends the record and returns it.
+    /// Stops recording and returns the recorder, if any.
     EndRecord(oneshot::Sender<Option<Recorder>>),
-    /// Queries or changes the impairments.
+    /// Queries or changes the link impairments.
     Impair(ImpairCall),
     /// Queries or changes the peers.
     Peers(PeerCall),
@@ -92,18 +92,18 @@ pub struct Status {
     pub capture: Option<PathBuf>,
     /// File or ring of the trace, if one is running.
     pub trace: Option<PathBuf>,
-    /// File of the record, if one is running.
+    /// File of the recording, if one is running.
     pub record: Option<PathBuf>,
 }
 
-/// Result of starting a record. On success, this is the previous record, if any. On failure, this is the unused new
-/// record and the reason.
+/// Result of starting a recording. On success, this contains the previous recorder, if any. On failure, it contains the
+/// unused new recorder and the reason.
 pub type BeginRecordResult = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
-/// Why a record cannot be started.
+/// Why a recording cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StartRecordError {
-    /// A VMM is connected, so the device's state can no longer be reproduced from a record.
+    /// A VMM is connected, so a recording started now could not reproduce the device's state.
     #[error(
         "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
     )]
@@ -251,7 +251,7 @@ impl Mailbox {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Waits up to `pause` for a stop request, and returns whether there was one. Drops all calls, because the device
+    /// Waits up to `pause` for a stop request, and returns whether one was made. Drops all calls, because the device
     /// cannot answer them.
     pub fn is_stopped_within(&mut self, pause: Duration) -> bool {
         let end = Instant::now() + pause;

@@ -1,15 +1,15 @@
 //! Limits the processor time that a client can make its device spend on work other than moving data.
 //!
-//! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client. If
-//! processors are scarce, a client that repeats such requests endlessly takes processor time from other devices. All
-//! devices of a process therefore share an allowance for this control work. The allowance is a small part of the
-//! processor time. When it is used up, each device is limited to an equal part of what the allowance earns. A device
-//! that has used up its part makes its client's messages wait, like a device with slow firmware, but still processes
-//! packets and timers.
+//! Connections, memory mappings, commands and rejected messages cost the device far more than they cost the client. If
+//! processors are scarce, a client that repeats such requests endlessly takes processor time away from other devices.
+//! All devices in a process therefore share an allowance for this control work, which accrues as a small fraction of
+//! the total processor time. When the allowance is used up, each device is limited to an equal share of what accrues. A
+//! device that has used up its share makes its client's messages wait, like a device with slow firmware, but still
+//! processes packets and timers.
 //!
 //! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
-//! added to the device's part. No device is limited unless another device moves data, because otherwise no device would
-//! benefit. Boot loaders, whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
+//! added to the device's share. No device is limited unless another device is moving data, because otherwise no device
+//! would benefit. Boot loaders, whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -24,22 +24,22 @@ const SHARED_SAVINGS: f64 = 2.0;
 /// Seconds of processor time that each device can save up for itself.
 const OWN_SAVINGS: f64 = 0.25;
 
-/// Length of an accounting interval. Turns are not accounted individually, because reading the thread's processor time
-/// takes a system call.
+/// Length of an accounting interval. Turns are not accounted for individually, because reading the thread's processor
+/// time takes a system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Interval at which a paused device checks whether it may continue.
 const RECHECK: Duration = Duration::from_millis(50);
 
-/// The longest pause. VMMs give up if they receive no reply within 5 s.
+/// Length of the longest pause. VMMs give up if they receive no reply within 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// How long a device counts as moving data after an interval in which it moved data.
+/// Time for which a device still counts as moving data after an interval in which it moved data.
 const RECENT: Duration = Duration::from_millis(200);
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
-/// The remaining allowance of all devices of a process.
+/// The remaining allowance that all devices in a process share.
 #[derive(Debug)]
 struct Shared {
     devices: u32,
@@ -80,13 +80,13 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
-    /// Number of the device in this process.
+    /// Number that identifies the device in this process.
     device: u64,
     /// Allowance of all devices together, in seconds of processor time per second.
     rate: f64,
-    /// Seconds of processor time left in the device's own part. Negative after overspending.
+    /// Seconds of processor time left in the device's own share. Negative after overspending.
     left: f64,
-    /// Start of the interval.
+    /// Start of the current interval.
     since: Instant,
     /// Processor time of the thread at the start of the interval.
     spent: Duration,
@@ -166,7 +166,7 @@ impl ControlBudget {
         }
         let earned = self.rate / f64::from(shared.devices.max(1)) * interval + on_data;
         // While the shared allowance lasts, overspending does not become a debt. Otherwise, a guest that polls
-        // registers would later wait for seconds until its own part had repaid the debt.
+        // registers would later wait for seconds until its own share had repaid the debt.
         let debt = if shared.left > 0.0 { 0.0 } else { f64::INFINITY };
         self.left = ((self.left + earned).min(OWN_SAVINGS) - on_control).max(-debt);
         (self.since, self.spent) = (now, spent);
@@ -174,7 +174,7 @@ impl ControlBudget {
 
         let paused_since = self.paused.map_or(now, |(paused_since, _)| paused_since);
         let is_exhausted = self.left < 0.0 && shared.left <= 0.0 && shared.has_other_mover(self.device, now);
-        // However far the allowance is overdrawn, the client is served after the longest pause.
+        // No matter how far the allowance is overdrawn, the client is served after the longest pause.
         let is_paused = is_exhausted && now.saturating_since(paused_since) < LONGEST_PAUSE;
         self.paused = is_paused.then(|| (paused_since, now + RECHECK));
     }
@@ -190,7 +190,7 @@ impl Drop for ControlBudget {
 mod tests {
     use super::*;
 
-    /// A simulated device whose thread is busy for part of each period.
+    /// A simulated device whose thread is busy for all or part of each period.
     struct Device {
         budget: ControlBudget,
         now: Instant,

@@ -13,10 +13,10 @@ use hickory_proto::rr::{Name, RData, Record};
 
 use super::TIMEOUT;
 
-/// TTL of all records and of negative answers, in seconds.
+/// TTL of all records and negative responses, in seconds.
 const TTL: u32 = 1;
 
-/// Maximum number of records in a UDP answer. To receive more records, a client must use TCP.
+/// Maximum number of records in a UDP response. To receive more records, a client must use TCP.
 const MAX_UDP_RECORDS: usize = 8;
 
 /// The name server. Its threads end with the test process.
@@ -28,7 +28,7 @@ pub(crate) struct NameServer {
 #[derive(Default)]
 struct State {
     zone: Mutex<BTreeMap<String, Vec<RData>>>,
-    /// Whether each request is answered with SERVFAIL.
+    /// Whether every request is answered with SERVFAIL.
     failing: AtomicBool,
     failed: AtomicUsize,
     over_tcp: AtomicUsize,
@@ -65,7 +65,7 @@ impl NameServer {
         self.set(service, targets.iter().map(record).collect());
     }
 
-    /// Sets whether each request is answered with SERVFAIL.
+    /// Sets whether every request is answered with SERVFAIL.
     pub(crate) fn set_failing(&self, failing: bool) {
         self.state.failing.store(failing, Ordering::Release);
     }
@@ -135,7 +135,7 @@ impl State {
         let found = records.into_iter().flatten().filter(of_type);
         answer.add_answers(found.map(|data| Record::from_rdata(query.name().clone(), TTL, data.clone())));
         if answer.answers.is_empty() {
-            // RFC 2308, section 5: the SOA record contains the TTL of a negative answer.
+            // RFC 2308, section 5: the SOA record contains the TTL of a negative response.
             let soa = RData::SOA(SOA::new(Name::root(), Name::root(), 1, 1, 1, 1, TTL));
             answer.authorities.push(Record::from_rdata(Name::root(), TTL, soa));
             if records.is_none() {

@@ -1,13 +1,13 @@
-//! Payload content: 64-bit words that depend only on a seed and a position, and are cheap to write and to check.
+//! Payload content: 64-bit words that depend only on a seed and a position, and are cheap to write and check.
 //!
-//! The stream of a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ... The content of
-//! a message starts at position 0 of its stream, regardless of its address in memory. Bytes that are missing, shifted,
-//! stale or from another message therefore do not match.
+//! The stream for a seed is the little-endian concatenation of [`word`]`(seed, 0)`, `word(seed, 1)`, ... The content of
+//! a message starts at position 0 of its stream, regardless of its address in memory. Missing, shifted or stale bytes,
+//! or bytes from another message, therefore do not match.
 
-/// Size of a word of the stream in bytes.
+/// Size of a stream word, in bytes.
 const WORD: usize = 8;
 
-/// Returns the 64-bit word at `index` in the stream of `seed`.
+/// Returns the 64-bit word at `index` in the stream for `seed`.
 pub const fn word(seed: u64, index: u64) -> u64 {
     // The two odd multipliers make the words of neighbouring seeds and positions differ. The shifts spread high bits
     // downwards.
@@ -17,7 +17,7 @@ pub const fn word(seed: u64, index: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// Fills `into` with bytes from the stream of `seed`, starting at byte `position` of the stream.
+/// Fills `into` with bytes from the stream for `seed`, starting at byte `position` of the stream.
 pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     for_each_word(seed, position, into.len(), |range, bytes| {
         into[range].copy_from_slice(bytes);
@@ -25,7 +25,7 @@ pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     });
 }
 
-/// Compares `bytes` with the stream of `seed`, starting at byte `position` of the stream. Returns the offset of the
+/// Compares `bytes` with the stream for `seed`, starting at byte `position` of the stream. Returns the offset of the
 /// first difference.
 pub fn first_difference(seed: u64, position: u64, bytes: &[u8]) -> Option<usize> {
     let mut found = None;
@@ -102,7 +102,7 @@ mod tests {
             let mut pieces = [0u8; 100];
             fill(7, 0, &mut pieces[..cut]);
             fill(7, cut as u64, &mut pieces[cut..]);
-            assert_eq!(pieces, whole, "the content is the same if cut at {cut}");
+            assert_eq!(pieces, whole, "the content must be the same when split at {cut}");
         }
     }
 

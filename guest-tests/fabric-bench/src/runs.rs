@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// Repeats a measurement, and returns the result of each run.
+/// Repeats a measurement and returns the result of each run.
 pub(crate) fn runs(count: u16, mut measure: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     (0..count).map(|_| measure()).collect()
 }
 
-/// Repeats a measurement that has several results. Returns the values of each result, one per run.
+/// Repeats a measurement that has several results. For each result, returns its values, one per run.
 pub(crate) fn repeated<const N: usize>(
     count: u16,
     mut measure: impl FnMut() -> Result<[f64; N]>,
@@ -28,18 +28,18 @@ pub(crate) fn micros(time: Duration) -> f64 {
 }
 
 /// Returns the time per item in nanoseconds.
-#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+#[expect(clippy::cast_precision_loss, reason = "a report needs less precision than f64 has")]
 pub(crate) fn nanos_each(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
 /// Returns the number of items per second.
-#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+#[expect(clippy::cast_precision_loss, reason = "a report needs less precision than f64 has")]
 pub(crate) fn rate(count: u64, nanos: u64) -> f64 {
     count as f64 / nanos as f64 * 1e9
 }
 
-/// Formats a length as it appears in the names of figures.
+/// Formats a length as it appears in figure names.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
@@ -48,7 +48,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Parses a length taken from the name of a figure.
+/// Parses a length taken from a figure name.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok()?;

@@ -14,7 +14,7 @@ use crate::report::{Report, line};
 use crate::testbed::kind::Device;
 
 /// Command lines to run in strict mode. The programs check message content. They use both polling and events, so the
-/// device must detect each arming of a CQ.
+/// device must detect every request to arm a CQ.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",

@@ -14,7 +14,7 @@ use super::pair::Pair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Number of the device's MSI-X vectors (JingZhao interface, section 1).
+/// Number of MSI-X vectors that the device supports (JingZhao interface, section 1).
 const VECTORS: u16 = 64;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

@@ -17,7 +17,7 @@ const LEAK_KIB: i64 = 1 << 10;
 /// A command that is repeated in batches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycles<'a> {
-    /// Shell commands of one repetition, without a trailing newline.
+    /// Shell commands for one repetition, without a trailing newline.
     pub(super) commands: &'a str,
     pub(super) batches: u32,
     /// Number of repetitions in a batch.

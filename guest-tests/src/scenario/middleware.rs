@@ -174,7 +174,7 @@ impl Pair {
         for rank in 0..ALL_RANKS {
             let guest = if rank < RANKS { "a" } else { "b" };
             let said = format!("rank {rank} of {ALL_RANKS} on {guest} received everything as sent");
-            ensure!(end.stdout.contains(&said), "{said:?} is missing in the output: {printed}");
+            ensure!(end.stdout.contains(&said), "{said:?} is missing from the output: {printed}");
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// calibration is interrupted, perftest may print an infinite result, and the program is run again.
 const CALIBRATIONS: usize = 3;
 
-/// Two guests whose devices are on one network. The server runs in guest `b`.
+/// Two guests whose devices are on the same network. The server runs in guest `b`.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     pub(super) a: &'a mut Vm,
@@ -64,8 +64,8 @@ pub(super) enum Bound {
 }
 
 pub(super) const FIGURES: &[Figure] = &[
-    // With these message counts, a run lasts at least a quarter of a second, so that short disturbances do not dominate
-    // the ratio.
+    // With these message counts, a run lasts at least a quarter of a second, so short disturbances do not dominate the
+    // ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
@@ -99,7 +99,7 @@ impl Figure {
         self.program.ends_with("_lat")
     }
 
-    /// Returns the operation of the benchmark's messages: `write`, `read` or `send`.
+    /// Returns the operation that the benchmark measures: `write`, `read` or `send`.
     pub(super) fn operation(&self) -> &'static str {
         self.program.split('_').nth(1).unwrap_or_default()
     }
@@ -168,7 +168,7 @@ impl Figure {
                 return Ok(value);
             }
         }
-        bail!("{command} failed {CALIBRATIONS} times to measure the clock rate of its processor");
+        bail!("{command} could not measure the CPU's clock rate in {CALIBRATIONS} attempts");
     }
 }
 
@@ -200,10 +200,10 @@ impl Bound {
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in devices {
-        write!(text, "{:>12}", device.title).expect("a String takes every write");
+        write!(text, "{:>12}", device.title).expect("writing to a String cannot fail");
     }
     for device in devices.iter().skip(1) {
-        write!(text, "{:>14}", format!("/{}", device.title)).expect("a String takes every write");
+        write!(text, "{:>14}", format!("/{}", device.title)).expect("writing to a String cannot fail");
     }
     text.push('\n');
     text
@@ -218,11 +218,11 @@ pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {
-        write!(text, "{value:>12.1}").expect("a String takes every write");
+        write!(text, "{value:>12.1}").expect("writing to a String cannot fail");
     }
     if let [first, others @ ..] = values {
         for other in others {
-            write!(text, "{:>14.2}", first / other).expect("a String takes every write");
+            write!(text, "{:>14.2}", first / other).expect("writing to a String cannot fail");
         }
     }
     text.push('\n');

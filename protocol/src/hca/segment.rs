@@ -16,10 +16,10 @@ use crate::describe::describe;
 use crate::ids::{Lkey, Rkey, Va};
 use crate::roce::Imm;
 
-/// Length of a granule in bytes. Sizes of WQEs are given in granules.
+/// Length of a granule, in bytes. WQE sizes are given in granules.
 pub const GRANULE: usize = 16;
 
-/// Flag in the first word of an inline segment. The other bits are the length in bytes.
+/// Flag in the first word of an inline segment. The other bits contain the length in bytes.
 pub(super) const INLINE: u32 = 1 << 31;
 
 /// Error in a WQE. The WQE completes with LOCAL_QP_OP_ERR.
@@ -83,7 +83,7 @@ impl DataSegment {
     }
 }
 
-/// The unparsed rest of a send WQE.
+/// The unparsed remainder of a send WQE.
 pub(super) struct Segments<'a>(pub(super) &'a [u8]);
 
 impl<'a> Segments<'a> {

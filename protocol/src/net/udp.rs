@@ -20,7 +20,7 @@ pub const ROCE_PORT: u16 = 4791;
 pub struct RawUdp {
     pub src_port: U16,
     pub dst_port: U16,
-    /// Length of the header and the payload in bytes.
+    /// Combined length of the header and payload, in bytes.
     pub len: U16,
     /// UDP checksum; 0 means no checksum.
     pub checksum: U16,
@@ -29,8 +29,8 @@ pub struct RawUdp {
 const _: () = assert!(size_of::<RawUdp>() == 8);
 
 impl RawUdp {
-    /// Splits a datagram into header and payload. The payload is truncated to the length in the header. `pseudo` is
-    /// the sum of the IP pseudo-header, without the UDP length.
+    /// Splits a datagram into its header and payload. The payload is truncated to the length given in the header.
+    /// `pseudo` is the sum of the IP pseudo-header, without the UDP length.
     ///
     /// # Errors
     /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if its length field is less than the
@@ -41,7 +41,7 @@ impl RawUdp {
             return Err(WireError::Invalid { what: "UDP length", value: raw.len.get().into() });
         };
         let (payload, _) = split(rest, payload_len, "UDP payload")?;
-        // RFC 768: a checksum of 0 means that the sender computed none.
+        // RFC 768: a checksum of 0 means that the sender did not compute one.
         if raw.checksum != U16::ZERO {
             let sum = pseudo.with_u16(raw.len.get()).with(raw.as_bytes()).with(payload);
             if sum.value() != 0 {

@@ -1,8 +1,8 @@
-//! Tables of a device's objects for an operator.
+//! Tables of a device's objects, for display to an operator.
 //!
 //! Each table defines its own name and columns, and the form of its rows in JSON and in text. `hcactl list` can
-//! therefore print any table, including the tables of new front-ends. Rows are copies, so reading them does not
-//! block the device.
+//! therefore print any table, including the tables of new front-ends. Rows are copies, so reading them does not block
+//! the device.
 
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -104,7 +104,7 @@ pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
     /// Index at which the next page starts; `None` if this is the last page. Pages are copied at different times, so a
-    /// list may not reflect rows created or removed in the meantime.
+    /// list can miss rows created in the meantime, or still contain rows removed in the meantime.
     pub next: Option<u64>,
 }
 
@@ -141,7 +141,7 @@ impl Rows {
         self.rows.as_ref().map(|rows| rows.cells()).unwrap_or_default()
     }
 
-    /// Returns the rows if they are of type `T`, or else an empty vector.
+    /// Returns the rows if they are of type `T`, or an empty vector otherwise.
     pub fn of<T: Row>(self) -> Vec<T> {
         let rows: Option<Box<dyn Any>> = self.rows.map(|rows| rows as Box<dyn Any>);
         rows.and_then(|rows| rows.downcast::<Vec<T>>().ok()).map(|rows| *rows).unwrap_or_default()

@@ -13,19 +13,19 @@ use super::region::{MemoryRegion, Origin};
 
 /// A view of a device's page table. The view is cheap to copy.
 pub trait PageTable: Copy {
-    /// Returns the bus address of the page to which an entry refers, or `None` if the entry has never been
-    /// written. The low bits of the address are undefined.
+    /// Returns the bus address of the page to which an entry refers, or `None` if the entry has never been written. The
+    /// low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
-    /// Returns the first page table entry of a list of 512 pages. `entry` is the entry of a two-level table that refers
-    /// to the list.
+    /// Returns the first page table entry of a list of 512 pages. `entry` is the index of the entry that refers to the
+    /// list, in a two-level table.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
         None
     }
 
-    /// Returns an entry in a list of keys, or `None` if the entry does not exist. If the entries of a list
-    /// state their own lengths, a missing entry ends the list.
+    /// Returns an entry in a list of keys, or `None` if the entry does not exist. If the entries of a list state their
+    /// own lengths, a missing entry ends the list.
     fn range(self, entry: u64) -> Option<KeyRange> {
         let _ = entry;
         None
@@ -37,8 +37,8 @@ pub trait PageTable: Copy {
         None
     }
 
-    /// Returns the version of the table, or `None` if entries may change unnoticed. While the version is
-    /// unchanged, all entries (pages, lists, ranges and patterns) are unchanged as well.
+    /// Returns the version of the table, or `None` if entries may change unnoticed. As long as the version stays the
+    /// same, all entries (pages, lists, ranges and patterns) do too.
     fn generation(self) -> Option<Generation> {
         None
     }
@@ -61,7 +61,7 @@ pub struct KeyRange {
 pub struct Pattern {
     /// Number of ranges in the pattern.
     pub ranges: u32,
-    /// Number of bytes in one repetition. The header states it, so it can differ from the sum of the ranges.
+    /// Number of bytes in one repetition, as stated in the header. It can differ from the total length of the ranges.
     pub len: u64,
     pub repetitions: u64,
 }
@@ -99,8 +99,8 @@ impl AccessTarget {
     }
 }
 
-/// Access to guest memory through a device's keys and page table. Every method checks key, PD, right and
-/// bounds, in this order, and splits accesses at page boundaries. An access of length 0 is not checked.
+/// Access to guest memory through a device's keys and page table. Every method checks the key, the PD, the access right
+/// and the bounds, in that order, and splits accesses at page boundaries. An access of length 0 is not checked.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionAccess<'a, P> {
     pub keys: &'a KeyTable,
@@ -176,8 +176,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies a range into `out`.
     ///
     /// # Errors
-    /// Fails as `check` does. Also fails if a page cannot be accessed, for example with
-    /// [`AccessError::Unmapped`]. On error, `out` may have been partly written.
+    /// Fails as `check` does. Also fails if a page cannot be accessed, for example with [`AccessError::Unmapped`]. On
+    /// error, part of `out` may have been overwritten.
     pub fn read(&self, at: AccessTarget, out: &mut [u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, out.len(), access) {
             return self.dma.read(iova, out).map_err(|_| AccessError::Unmapped);
@@ -200,7 +200,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Appends a range of `len` bytes to `out`.
     ///
     /// # Errors
-    /// Fails as `read` does. On error, a part of the range may have been appended.
+    /// Fails as `read` does. On error, part of the range may have been appended.
     pub fn append(
         &self,
         at: AccessTarget,
@@ -232,7 +232,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies `data` into a range.
     ///
     /// # Errors
-    /// Fails as `read` does. On error, a part of the range may have been written.
+    /// Fails as `read` does. On error, part of the range may have been written.
     pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
@@ -252,8 +252,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
-    /// Writes an entry whose last byte transfers ownership to software. The last byte becomes visible after all
-    /// other bytes and all earlier writes. Requires local write permission.
+    /// Writes an entry whose last byte transfers ownership to software. The last byte becomes visible after all other
+    /// bytes and all earlier writes. Requires local write permission.
     ///
     /// # Errors
     /// Fails as `write` does. On error, the last byte has not been written.
@@ -291,8 +291,8 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Executes `op` on the 64-bit word at `at`, and returns the word's original value.
     ///
     /// # Errors
-    /// Fails as `check` does for [`Access::RemoteAtomic`], or with [`AccessError::Unmapped`] if the word
-    /// cannot be accessed or is misaligned on the bus.
+    /// Fails as `check` does for [`Access::RemoteAtomic`], or with [`AccessError::Unmapped`] if the word cannot be
+    /// accessed or is misaligned on the bus.
     pub fn atomic(&self, at: AccessTarget, op: AtomicOp) -> Result<u64, AccessError> {
         let iova = match self.cached(at, 8, Access::RemoteAtomic) {
             Some(iova) => iova,
@@ -310,11 +310,11 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     }
 }
 
-/// Why a part of a granted range cannot be accessed.
+/// Why part of a granted range cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     pub error: AccessError,
-    /// Listed key that was looked up last, or `None` if the range has no list of keys.
+    /// The last key looked up in a list of keys, or `None` if the range has no such list.
     pub listed_key: Option<Lkey>,
 }
 
@@ -337,7 +337,7 @@ pub struct Segments<'a, P> {
     /// Region of the range. `None` only if the range is empty.
     region: Option<&'a MemoryRegion>,
     walk: Walk<'a, P>,
-    /// Address of the first byte. The translation cache selects the slot by this address.
+    /// Address of the first byte, which selects the slot in the translation cache.
     va: Va,
     is_first: bool,
     offset: u64,

@@ -3,12 +3,12 @@
 use protocol::net::layers::VlanTag;
 use smallvec::SmallVec;
 
-/// Length of the MAC addresses, which precede the tags: IEEE 802.1Q-2018, section 9.3.
+/// Length of the MAC addresses, which precede the tags (IEEE 802.1Q-2018, section 9.3).
 pub const ADDRESSES_LEN: usize = 12;
 
 pub const TAG_LEN: usize = 4;
 
-/// The bytes of the tags to insert into a frame.
+/// The encoded tags to insert into a frame.
 #[derive(Clone, Debug, Default)]
 pub struct Insertion(SmallVec<[u8; 2 * TAG_LEN]>);
 

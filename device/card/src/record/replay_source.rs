@@ -1,4 +1,4 @@
-//! Replays the recorded inputs of a device, and compares its outputs with the record.
+//! Replays the recorded inputs of a device, and compares its outputs with the recorded ones.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,10 +36,10 @@ pub struct Counts {
     pub span: Duration,
 }
 
-/// The first difference between a device and its record.
+/// The first difference between a device's outputs and the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Number of the step, counted from 1.
+    /// Step number, counting from 1.
     pub step: u64,
     /// Device time since the first step.
     pub at: Duration,
@@ -49,12 +49,12 @@ pub struct Difference {
     pub found: String,
 }
 
-/// How a record ends.
+/// How a recording ends.
 #[derive(Debug)]
 pub enum Finish {
-    /// The last entry states why the record ended.
+    /// The last entry states why the recording ended.
     Ended(Ending),
-    /// The record has no end entry, because the writer was killed or the file is truncated.
+    /// The recording has no end entry, because the writer was killed or the file is truncated.
     Stopped {
         /// Whether the last chunk is incomplete.
         cut_off: bool,
@@ -70,7 +70,7 @@ enum Stop {
 }
 
 impl ReplaySource {
-    /// Creates a source that is positioned before the first step.
+    /// Creates a source positioned before the first step.
     pub fn new(reader: Reader) -> Self {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
@@ -94,13 +94,13 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns the time of the current step since 1970. If the record does not state the origin of the device's clock,
-    /// returns the time since that origin instead.
+    /// Returns the time of the current step, as a duration since 1970. If the recording does not state the origin of
+    /// the device's clock, returns the time since that origin instead.
     pub fn since_1970(&self) -> Duration {
         Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
     }
 
-    /// Returns why the replay stopped, once it has: the end of the record, or the first difference.
+    /// If the replay has stopped, returns the reason: the end of the recording, or the first difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -108,7 +108,7 @@ impl ReplaySource {
         })
     }
 
-    /// Returns the next step, or `None` if the record has ended or an output of the last step is missing.
+    /// Returns the next step, or `None` if the recording has ended or an output of the last step is missing.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {
@@ -171,7 +171,7 @@ impl ReplaySource {
     }
 
     /// Replays a compare-and-swap. Returns the old value, or `None` if the access was denied or its result differs
-    /// from the record.
+    /// from the recorded one.
     pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let mut now = None;
         let recorded = self.exchange(
@@ -213,7 +213,7 @@ impl ReplaySource {
         self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
     }
 
-    /// Compares an output with the next entry. Returns `None` if they differ or the record has ended.
+    /// Compares an output with the next entry. Returns `None` if they differ or the recording has ended.
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,
@@ -286,7 +286,7 @@ impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(ending) => write!(f, "recording ended: {ending}"),
-            // A record has no end entry while it is being written, or if hcad was killed.
+            // A recording has no end entry while it is being written, or if hcad was killed.
             Self::Stopped { cut_off: false } => f.write_str(
                 "recording is incomplete: hcad was killed or is still recording, so the last steps may be \
                  missing",

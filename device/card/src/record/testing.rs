@@ -1,4 +1,4 @@
-//! Helpers for tests that inspect or modify records.
+//! Helpers for tests that inspect or modify recordings.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::Cursor;
@@ -28,7 +28,7 @@ pub fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     writes
 }
 
-/// Returns the record with one bit inverted in write number `nth`, counted from 0.
+/// Returns the recording with one bit inverted in write number `nth`, counting from 0.
 pub fn flip_bit_of_write(record: &[u8], nth: usize) -> Vec<u8> {
     let mut reader = reader(record);
     let mut altered = MAGIC.to_vec();

@@ -7,7 +7,7 @@ use protocol::hca::e810::regs::Register;
 use super::Driver;
 use crate::Bus;
 
-/// Number of entries of each admin ring.
+/// Number of entries in each admin ring.
 pub const ENTRIES: u16 = 192;
 /// Bus address of the admin send ring.
 pub const SEND_RING: u64 = 0x1_0000;
@@ -15,11 +15,11 @@ pub const SEND_RING: u64 = 0x1_0000;
 pub const RECEIVE_RING: u64 = 0x1_2000;
 /// Bus address of the buffer shared by all commands.
 pub const BUFFER: u64 = 0x1_4000;
-/// Size of the command buffer in bytes.
+/// Size of the command buffer, in bytes.
 pub const BUFFER_LEN: u16 = 4096;
 /// Bus address of the first event buffer. The other event buffers follow this one.
 pub const EVENT_BUFFERS: u64 = 0x2_0000;
-/// Size of an event buffer in bytes.
+/// Size of an event buffer, in bytes.
 pub const EVENT_BUFFER_LEN: u16 = 512;
 
 /// Enable bit in the length register of a ring.
@@ -157,7 +157,7 @@ impl<B: Bus> Driver<B> {
         assert_eq!(
             self.read(Register::PfFwAtqh),
             u32::from(self.interface.send_tail),
-            "the command completes before the doorbell write returns"
+            "the command must complete before the doorbell write returns"
         );
         let bytes = self.bus.peek(at, Descriptor::LEN);
         let completion =

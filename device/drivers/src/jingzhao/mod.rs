@@ -48,7 +48,7 @@ pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Tpt, MTT, ICM_TPT + MTT),
 ];
 
-/// Returns the layout of section 13 for the given table sizes, as log2 of the number of entries.
+/// Returns the layout from section 13 for the given table sizes, as log2 of the number of entries.
 pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     InitHca {
@@ -64,7 +64,8 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
 pub struct JingZhao {
     /// Offset of the HCR in BAR 0. The public driver uses offset 0 instead of the documented offset.
     pub hcr: u64,
-    /// Whether to set an unused in_param or out_param to 0. If false, it contains the address of the inbox or outbox.
+    /// Whether to set unused in_param and out_param fields to 0. If false, they contain the addresses of the inbox and
+    /// the outbox.
     pub exact: bool,
 }
 
@@ -108,7 +109,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Registers a region. The low [`LOG_MPTS`] bits of the key are the index of the region in the MPT.
+    /// Registers a region. The low [`LOG_MPTS`] bits of the key are the region's index in the MPT.
     pub fn register(&mut self, mpt: &Mpt) {
         self.ok(Op::Sw2HwMpt, 0, mpt.key.get() & ((1 << LOG_MPTS) - 1), &mpt.emit());
     }

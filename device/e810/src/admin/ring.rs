@@ -9,7 +9,7 @@ use protocol::hca::e810::admin::{Opcode, PARAMETERS_LEN};
 use protocol::hca::e810::regs::Register;
 use protocol::ids::Iova;
 
-/// Mask of the index in the head and tail registers.
+/// Mask for the index in the head and tail registers.
 const INDEX: u32 = 0x3ff;
 
 /// Rings of the admin queue and the mailbox.
@@ -144,8 +144,8 @@ impl Ring {
     }
 
     /// Fetches the descriptor at the head. Returns the descriptor and its address, or `None` if the ring is empty or
-    /// stopped. The ring stops and sets the "critical error" bit in its length register if the ring is not in mapped
-    /// memory, or if its head or tail is out of range.
+    /// stopped. If the ring is not in mapped memory, or if its head or tail is out of range, the ring stops and the
+    /// "critical error" bit in its length register is set.
     pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
         if !self.length.enable || self.length.critical || self.head == self.tail {
             return None;
@@ -168,8 +168,8 @@ impl Ring {
         self.head = (self.head + 1) % u32::from(self.length.entries).max(1);
     }
 
-    /// Posts an event with `data` in its buffer. Returns false if the event was dropped, for example because no
-    /// descriptor has enough room.
+    /// Posts an event with `data` in its buffer. Returns false if the event was dropped, for example because the next
+    /// descriptor's buffer is too small.
     pub fn post(&mut self, dma: &GuestMemory, event: Opcode, parameters: [u8; 8], data: &[u8]) -> bool {
         let Some((place, free)) = self.next(dma) else { return false };
         match self.fill(dma, &free, event, parameters, data) {

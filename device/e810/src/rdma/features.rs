@@ -1,4 +1,4 @@
-//! Features that the RDMA half reports ("query features").
+//! Features that the RDMA block reports ("query features").
 //!
 //! # Spec
 //! E810 interface, section 10.6.

@@ -15,7 +15,7 @@ use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILE
 #[derive(Debug)]
 pub(super) struct Resources {
     numbered: BTreeMap<ResourceKind, IdPool>,
-    /// Number of free resources per type, for the types without identifiers.
+    /// Number of free resources per type, for types without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 
@@ -40,12 +40,11 @@ impl Default for Resources {
 }
 
 impl Resources {
-    /// Executes "Allocate resources": fills in the identifiers. Resources without identifiers are only
-    /// counted.
+    /// Executes "Allocate resources": fills in the identifiers. Resources without identifiers are only counted.
     ///
     /// # Errors
-    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few resources are free, in which case none
-    /// is allocated.
+    /// EINVAL for an unknown type or a short buffer; ENOSPC if too few resources are free, in which case none are
+    /// allocated.
     pub(super) fn allocate(&mut self, buffer: &mut [u8]) -> Result<(), AdminError> {
         let mut left = Buffer::new(buffer);
         let ResourceHeader { kind, count, .. } = ResourceHeader::parse(left.next()?);
@@ -92,8 +91,8 @@ impl Resources {
         Ok(())
     }
 
-    /// Executes "Get allocated resource descriptors": fills in as many identifiers as fit in the buffer. The
-    /// "shared" flag is ignored, because there is only one function.
+    /// Executes "Get allocated resource descriptors": fills in as many identifiers as fit in the buffer. The "shared"
+    /// flag is ignored, because there is only one function.
     ///
     /// # Errors
     /// EINVAL for a type without identifiers.

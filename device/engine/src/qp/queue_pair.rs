@@ -31,7 +31,7 @@ pub(crate) struct Qp {
     window_packets: u32,
     /// Whether the QP is in SQD with started messages outstanding.
     draining: bool,
-    /// Whether to raise an event once the send queue is drained.
+    /// Whether to raise an event when the send queue has drained.
     notify_drained: bool,
     /// Whether the event for the first packet in RTR has been raised.
     established: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Qp {
     requests_first: bool,
     notifier: Notifier,
     pace: Option<Pace>,
-    /// Arrival time of the newest packet accepted from the peer.
+    /// Arrival time of the latest packet accepted from the peer.
     last_packet_at: Option<Instant>,
     /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
@@ -357,7 +357,7 @@ impl Qp {
         self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
-    /// Starts a turn. Requests and replies alternate in going first, so that neither starves the other.
+    /// Starts a turn. Requests and replies go first in alternate turns, so that neither starves the other.
     pub(crate) fn begin_turn(&mut self) {
         self.requests_first = !self.requests_first;
     }
@@ -495,8 +495,8 @@ impl Qp {
     /// Flushes the requests announced before software moved the QP out of SQE. The send queue resumes with the requests
     /// announced by the next doorbell (JingZhao interface, section 10.5).
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        // Bounded, because a guest can link a request to itself. Requests that remain after the last iteration are
-        // executed instead of flushed.
+        // The loop is bounded, because a guest can link a request to itself. Requests that remain after the last
+        // iteration are executed instead of flushed.
         for _ in 0..limits::EVENT_BACKLOG {
             if !self.flush_send {
                 return;

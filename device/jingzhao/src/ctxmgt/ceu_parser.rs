@@ -19,7 +19,7 @@ use super::request_controller::Writer;
 use super::{CtxMgt, writectx};
 
 impl CtxMgt {
-    /// RD_QP_ALL: executes the QP's pending write-backs and returns its whole context.
+    /// RD_QP_ALL: executes the QP's pending write-backs and returns its entire context.
     pub fn rd_qp_all<'a>(&mut self, dma: &GuestMemory, index: u32, key: &'a mut KeyQpc) -> &'a StoredQpc {
         self.stats.ceu_parser.reads += 1;
         for writer in Writer::ALL {
@@ -30,21 +30,21 @@ impl CtxMgt {
         key.context()
     }
 
-    /// WR_QP_ALL: writes the whole context of a QP from its key data.
+    /// WR_QP_ALL: writes the entire context of a QP from its key data.
     ///
     /// # Errors
-    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
+    /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
     pub fn wr_qp_all(&mut self, dma: &GuestMemory, index: u32, key: &mut KeyQpc) -> Result<(), IcmError> {
-        // The whole context includes all dirty values, so nothing is left to write back.
+        // The context includes all dirty values, so nothing is left to write back.
         key.clear_dirty();
         let entry = self.ctxmdata.qpc.entry(index);
         self.wr_all(dma, entry, &writectx::qpc_entry(&key.context().image))
     }
 
-    /// WR_CQ_ALL: writes the whole context of a CQ.
+    /// WR_CQ_ALL: writes the entire context of a CQ.
     ///
     /// # Errors
-    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
+    /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
     pub fn wr_cq_all(&mut self, dma: &GuestMemory, cqn: Cqn, cqc: &[u8; Cqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         self.wr_all(dma, entry, &cqc[..Cqc::STORED_LEN])
@@ -53,7 +53,7 @@ impl CtxMgt {
     /// WR_CQ_MODIFY: switches a CQ to another buffer.
     ///
     /// # Errors
-    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
+    /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
     pub fn wr_cq_modify(&mut self, dma: &GuestMemory, cqn: Cqn, to: &ResizeCq) -> Result<(), IcmError> {
         self.stats.ceu_parser.writes += 1;
         let entry = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn)))?;
@@ -76,10 +76,10 @@ impl CtxMgt {
         }
     }
 
-    /// WR_EQ_ALL: writes the whole context of an EQ.
+    /// WR_EQ_ALL: writes the entire context of an EQ.
     ///
     /// # Errors
-    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
+    /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
     pub fn wr_eq_all(&mut self, dma: &GuestMemory, eqn: Eqn, eqc: &[u8; Eqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])

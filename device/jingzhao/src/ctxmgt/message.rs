@@ -1,4 +1,4 @@
-//! Requests of the RDMA engine's units, one type per message. A message has exactly the fields that its unit may read
+//! Requests from the RDMA engine's units, one type per message. A message has exactly the fields that its unit may read
 //! or write.
 //!
 //! | unit | reads | writes |
@@ -14,8 +14,8 @@
 //! contain the key data of a CQ and its EQ. Here, the responses contain only the CQN. The device looks up the rest when
 //! it writes a queue entry.
 //!
-//! Fields marked "Model" are not in the lists of the CtxMgt document. They are part of the context, and the unit needs
-//! them to behave as the JingZhao interface document specifies.
+//! Fields marked "Model" are not listed in the CtxMgt document. They are part of the context, and the unit needs them
+//! to behave as the JingZhao interface document specifies.
 //!
 //! # Spec
 //! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (access rights, table 3.2) and section 5.4.2; JingZhao
@@ -69,7 +69,7 @@ pub struct RdQpSst {
     pub sq_len: u32,
     /// Model: UAR page; 0 means a kernel QP (J-08, J-12, J-13).
     pub usr_page: u32,
-    /// Model: Q_Key for datagrams whose WQE specifies none.
+    /// Model: Q_Key for datagrams whose WQE does not specify one.
     pub qkey: Qkey,
 }
 
@@ -193,11 +193,11 @@ pub struct RdCqCst {
     pub pd: Pdn,
     /// CQN of the send queue.
     pub send_cqn: Cqn,
-    /// Model: ACK timeout in force; `None` means infinite.
+    /// Model: ACK timeout in effect; `None` means infinite.
     pub ack_timeout: Option<Duration>,
-    /// Model: retry count in force.
+    /// Model: retry count in effect.
     pub retry_count: u8,
-    /// Model: RNR retry count in force; 7 is unlimited.
+    /// Model: RNR retry count in effect; 7 means unlimited.
     pub rnr_retry: u8,
 }
 

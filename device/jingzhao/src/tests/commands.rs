@@ -1,4 +1,4 @@
-//! Sections 1.4, 2 and 3: rejected commands return the right status code and have no effect.
+//! Sections 1.4, 2 and 3: rejected commands return the correct status code and have no effect.
 
 use card::frontend::testing::logged;
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
@@ -160,7 +160,7 @@ fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
     let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
-    // Log2 of the QP count and of the CQ count, followed by log2 of the number of entries per CQ.
+    // Log2 of the QP and CQ counts, followed by log2 of the number of entries per CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
     assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);
@@ -235,7 +235,7 @@ fn invalid_mpt_commands_return_bad_param() {
         BAD_PARAM,
         "index outside the table"
     );
-    assert_eq!(machine.command(sw2hw, 0, 6, &mpt(0x20005).emit()), BAD_PARAM, "key of another index");
+    assert_eq!(machine.command(sw2hw, 0, 6, &mpt(0x20005).emit()), BAD_PARAM, "key for a different index");
     for bad in [20u32, 4095, 2048, 0x3000, 3 << 30] {
         let mut inbox = mpt(5).emit();
         inbox[4..8].copy_from_slice(&bad.to_be_bytes());
@@ -279,7 +279,11 @@ fn mtt_writes_require_count_and_mapped_pages() {
     machine.ok(Op::WriteMtt, 0, 1, &write(last, &[0x1000]));
     assert_eq!(machine.command(Op::WriteMtt, 0, 2, &write(last, &[0x2000, 0x3000])), BAD_PARAM);
     let stored = ICM_TPT + MTT + last * 8;
-    assert_eq!(machine.peek(stored, 8), 0x1000u64.to_be_bytes(), "the rejected command stores no entry");
+    assert_eq!(
+        machine.peek(stored, 8),
+        0x1000u64.to_be_bytes(),
+        "the rejected command must not store an entry"
+    );
     for beyond in [1 << 20, u64::MAX / 8, u64::MAX] {
         assert_eq!(machine.command(Op::WriteMtt, 0, 1, &write(beyond, &[0x1000])), BAD_PARAM);
     }
@@ -288,7 +292,7 @@ fn mtt_writes_require_count_and_mapped_pages() {
 #[test]
 fn invalid_cq_commands_return_bad_param() {
     let mut machine = initialised(Options::default());
-    assert_eq!(machine.command(Op::Sw2HwCq, 0, 1 << 24, &cqc(5)), BAD_PARAM, "number above 24 bits");
+    assert_eq!(machine.command(Op::Sw2HwCq, 0, 1 << 24, &cqc(5)), BAD_PARAM, "number exceeds 24 bits");
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 1, &cqc(17)), BAD_PARAM, "too many entries");
     assert_eq!(machine.command(Op::Hw2SwCq, 0, 1, &[]), BAD_PARAM, "not valid");
     assert_eq!(machine.command(Op::ResizeCq, 1, 1, &cqc(5)[..8]), BAD_PARAM, "not valid");

@@ -1,4 +1,4 @@
-//! Counters of the network device's frames, by kind of destination and by length.
+//! Frame counters of the network device, by kind of destination and by length.
 //!
 //! # Spec
 //! mlx5 interface, section 17.1.
@@ -8,16 +8,16 @@ use protocol::hca::mlx5::counter::TrafficCounter;
 use protocol::hca::mlx5::port_register::{CounterGroup, IeeeCounters, PriorityCounters, Rfc2819Counters};
 use protocol::ids::MacAddr;
 
-/// Length of the frame check sequence, which the counters of the physical port include.
+/// Length of the frame check sequence, which the physical port counters include.
 const FCS_LEN: u64 = 4;
-/// Number of bytes in a RoCE frame over IPv4 that are outside the InfiniBand packet: the headers before the BTH, and
-/// the frame check sequence. Frames over IPv6, whose headers are 20 bytes longer, are not counted separately, so this
-/// number is used for them too.
+/// Number of bytes in an IPv4 RoCE frame that are outside the InfiniBand packet: the headers before the BTH, and the
+/// frame check sequence. IPv6 frames, whose headers are 20 bytes longer, are not counted separately, so this number is
+/// used for them too.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
-/// Maximum frame length of each row of [`Rfc2819Counters`] except the last, including the frame check sequence.
+/// Maximum frame length, including the frame check sequence, for each row of [`Rfc2819Counters`] except the last.
 const LENGTHS: [u64; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
 
-/// Frames in one direction. Bytes include the Ethernet header but no frame check sequence.
+/// Frames in one direction. Byte counts include the Ethernet header but not the frame check sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
     pub unicast: TrafficCounter,
@@ -37,12 +37,12 @@ impl Frames {
         counter.bytes += frame.len() as u64;
     }
 
-    /// Returns the number of frames of all kinds.
+    /// Returns the total number of frames of all kinds.
     pub const fn packets(&self) -> u64 {
         self.unicast.packets + self.multicast.packets + self.broadcast.packets
     }
 
-    /// Returns the counters of all kinds together.
+    /// Returns the sum of the counters of all kinds.
     fn all(&self) -> TrafficCounter {
         let Self { unicast, multicast, broadcast } = self;
         TrafficCounter {
@@ -73,8 +73,8 @@ impl FrameCounters {
         self.sent.count(frame);
     }
 
-    /// Returns the counters of a PPCNT group. They include RoCE packets, except for the counters by length. Groups
-    /// without traffic counters are zero.
+    /// Returns the counters of a PPCNT group. They include RoCE packets, except for the counters by length. In groups
+    /// without traffic counters, all counters are zero.
     pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
         let (received, sent) = (self.received.all(), self.sent.all());
         let rx_packets = received.packets + stats.receive.packets;

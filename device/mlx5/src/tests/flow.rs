@@ -1,4 +1,4 @@
-//! Flow tables through commands, and the flow tables of a recorded guest.
+//! Flow tables created by commands, including those of a recorded guest.
 
 use protocol::hca::mlx5::counter::TrafficCounter;
 use protocol::hca::mlx5::flow_counter::{
@@ -38,10 +38,11 @@ const TRACES: [&str; 4] = [
 ];
 
 const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
-/// The group of all IPv6 nodes, of which the recorded guest is a member.
+/// The IPv6 all-nodes group, of which the recorded guest is a member.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Executes those flow commands of a trace whose numbers are in the range, and compares their outputs.
+/// Executes the flow commands in a trace whose numbers are in the given range, and compares their outputs with the
+/// recorded ones. Returns the number of commands executed.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;
@@ -60,7 +61,7 @@ fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u3
     count
 }
 
-/// Returns a device with an Ethernet port and TIRs 1 to `count`, which all deliver to one RQ.
+/// Returns a device with an Ethernet port and TIRs 1 to `count`, all of which deliver to the same RQ.
 fn with_tirs(count: u32) -> Driver {
     let mut driver = initialised_with_ethernet();
     let uar = driver.alloc_uar();
@@ -97,8 +98,8 @@ fn check_frames(driver: &mut Driver, expected: &[(&str, Vec<u8>, &[u32])]) {
     }
 }
 
-/// Section 16.4: the TIRs of the recorded guest receive, in this order, TCP and UDP over IPv4 and IPv6, AH, ESP, other
-/// IPv4 and IPv6, and all other frames.
+/// Section 16.4: the TIRs of the recorded guest receive the following, in this order: TCP and UDP over IPv4 and IPv6,
+/// AH, ESP, other IPv4 and IPv6 packets, and all other frames.
 #[test]
 fn frames_reach_tirs_of_recorded_guest() {
     let ip = |protocol, version| match version {
@@ -114,11 +115,11 @@ fn frames_reach_tirs_of_recorded_guest() {
         ("unicast TCP over IPv4", tcp4(OWN, &[]), &[1]),
         ("unicast UDP over IPv6", udp6(OWN, &[]), &[4]),
         ("unicast UDP over IPv4", ip(17, 4), &[3]),
-        ("fragment of UDP", ethernet(OWN, &[], 0x0800, &ipv4(17, 0x2000, &UDP)), &[3]),
+        ("UDP fragment", ethernet(OWN, &[], 0x0800, &ipv4(17, 0x2000, &UDP)), &[3]),
         ("ESP over IPv4", ip(50, 4), &[7]),
         ("ICMP", ip(1, 4), &[9]),
         ("ICMPv6", ip(58, 6), &[10]),
-        ("multicast of the guest", udp6(ALL_NODES, &[]), &[4]),
+        ("multicast to a joined group", udp6(ALL_NODES, &[]), &[4]),
     ];
     let dropped = [
         ("foreign multicast", udp6(MacAddr([0x33, 0x33, 0, 0, 0, 9]), &[]), &[][..]),
@@ -155,7 +156,7 @@ fn frames_reach_tirs_of_recorded_guest() {
     assert!((1..=12).all(|tirn| !resources(&mut driver).uses.is_used(Object::Tir(tirn))));
 }
 
-/// Creates a table of level 5 with 16 entries. Also returns the command to create a group of entries 0 to 7, which
+/// Creates a table at level 5 with 16 entries. Also returns a command that creates a group of entries 0 to 7, which
 /// match on the destination MAC.
 fn table(driver: &mut Driver) -> (FlowTableId, CreateFlowGroup) {
     let context = FlowTableContext { level: 5, log_size: 4, ..FlowTableContext::default() };
@@ -238,7 +239,7 @@ fn invalid_flow_commands_are_rejected() {
     let valid = entry(table, number, 1);
     let fields = FlowTableFields::from_bits_retain;
     for (command, check) in [
-        // The device has only tables for received frames.
+        // The device supports only receive tables.
         (
             Command::CreateFlowTable(CreateFlowTable { table_type: 1, ..CreateFlowTable::default() }),
             Check::FlowTableType,

@@ -1,7 +1,7 @@
-//! Checks READ responses: each must carry the bytes that belong to its PSN in a READ of this connection.
+//! Checks READ responses: each must carry the bytes for its PSN in a READ that was posted on this connection.
 //!
-//! The simulation also injects stale READs, which are not duplicates of any request (see `stale`). A response to a
-//! stale READ fails this check, because its PSN belongs to a different request or to different bytes.
+//! The simulation also injects stale READs, which do not duplicate any request (see `stale`). A response to a stale
+//! READ fails this check, because its PSN belongs to a different request or to different bytes.
 
 use protocol::roce::{Ext, Packet};
 
@@ -9,7 +9,7 @@ use super::{Checker, SideId, Violation, ensure};
 use engine::SendOp;
 
 impl Checker<'_> {
-    /// Returns whether a READ request to `node` repeats all or part of a READ that the peer has sent. The responder
+    /// Returns whether a READ request to `node` repeats all or part of a READ that the peer sent earlier. The responder
     /// must execute such a request.
     pub(crate) fn repeats_read(&self, node: usize, packet: &Packet<'_>) -> bool {
         let (Ok(id), Ext::Reth(reth)) = (self.find(node, packet.bth.dest_qp), packet.ext) else {
@@ -30,7 +30,7 @@ impl Checker<'_> {
         let ops = self.ops(peer);
         let (nth, at) = self.side(peer).flight.find(packet.bth.psn);
         let op = nth.and_then(|nth| ops.get(nth)).filter(|op| matches!(op.request.op, SendOp::Read { .. }));
-        let op = op.ok_or_else(|| format!("no READ of the peer covers {:?}", packet.bth.psn))?;
+        let op = op.ok_or_else(|| format!("no READ from the peer covers {:?}", packet.bth.psn))?;
         let offset = at as usize * pair.mtu.bytes();
         let bytes = pair.source_bytes(id.side, &op.from);
         let answer = bytes.get(offset..offset + packet.payload.len());

@@ -19,7 +19,7 @@ pub(crate) struct Region {
     /// Address of the region's first byte, as used in work requests.
     addr: u64,
     len: usize,
-    /// Arena offset of each page, in the order of the region's addresses.
+    /// Arena offset of each page, in address order.
     pages: Vec<usize>,
     page_size: usize,
     /// Offset of the region's start in its first page.
@@ -42,7 +42,7 @@ impl Region {
         self.addr.wrapping_add(off)
     }
 
-    /// Returns the arena offset of a byte of the region.
+    /// Returns the arena offset of a byte in the region.
     pub(crate) fn locate(&self, off: usize) -> usize {
         let linear = self.first_byte + off;
         self.pages[linear / self.page_size] + linear % self.page_size
@@ -73,7 +73,7 @@ impl Region {
         }
     }
 
-    /// Writes the pattern stream of `seed`, starting at byte `position` of the stream.
+    /// Writes the pattern stream for `seed`, starting at byte `position` of the stream.
     pub(crate) fn fill(&self, arena: &Arena, range: Range<usize>, seed: u64, position: u64) {
         let mut block = [0; PAGE];
         for (at, part) in self.pieces(range) {
@@ -83,7 +83,7 @@ impl Region {
         }
     }
 
-    /// Compares a range with the pattern stream of `seed`, starting at byte `position` of the stream. Returns the
+    /// Compares a range with the pattern stream for `seed`, starting at byte `position` of the stream. Returns the
     /// offset of the first difference, relative to the start of the range.
     pub(crate) fn first_difference(
         &self,
@@ -272,7 +272,7 @@ impl Hca {
     }
 
     /// Writes a region's translation entries. As in the public driver (`ib_hgrnic`), the in_modifier of each command is
-    /// the number of entries that are left to write.
+    /// the number of entries left to write.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);
@@ -297,7 +297,7 @@ impl Hca {
     }
 }
 
-/// Returns an address that is unique to the key and differs from all bus addresses of the arena.
+/// Returns an address that is unique to the key and differs from all of the arena's bus addresses.
 fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
@@ -331,7 +331,10 @@ mod tests {
             sorted.sort_unstable();
             assert!(sorted.into_iter().eq(0..count), "{count}");
             let neighbours = order.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-            assert!(count < 3 || neighbours == 0, "the order of {count} pages keeps {neighbours} neighbours");
+            assert!(
+                count < 3 || neighbours == 0,
+                "{neighbours} of {count} pages are followed by the next page"
+            );
         }
     }
 

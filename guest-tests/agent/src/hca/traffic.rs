@@ -95,7 +95,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Returns how many bytes of a slot are checked: the message, the gaps between its segments, and the tail.
+    /// Returns the number of bytes checked in a slot: the message, the gaps between its segments, and the tail.
     fn watched(self) -> u64 {
         (self.scatter.span(self.len) + TAIL).min(self.stride)
     }
@@ -212,7 +212,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Builds the WQEs in advance, so that the time for building them is not measured.
+    /// Builds the WQEs in advance, so that the time it takes to build them is not measured.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let used = self.slots.count.min(self.count());
         if self.slots.len > 0 {
@@ -435,8 +435,8 @@ impl<'a> Running<'a> {
 }
 
 impl Hca {
-    /// Registers a channel that the next traffic step notifies after its first posts. If the step fails before that,
-    /// the channel is closed.
+    /// Registers a channel to notify when the next traffic step has posted its first requests. If the step fails before
+    /// then, the channel is closed.
     pub(crate) fn announce(&mut self, posted: Sender<()>) {
         self.posted = Some(posted);
     }
@@ -466,7 +466,7 @@ impl Hca {
             flow.pump(self)?;
         }
         if let Some(posted) = posted {
-            // If the receiver no longer waits, sending fails, which does no harm.
+            // Sending fails if the receiver is no longer waiting, which is harmless.
             let _ = posted.send(());
         }
         // With thousands of flows, look-ups and counts must take constant time per completion.

@@ -28,9 +28,9 @@ const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma
 /// Number of CPUs. Each CPU has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
-/// Counter of the resets that the driver of the first device has requested.
+/// Counter of the resets requested by the first device's driver.
 const RESETS: &str = "/frontend/connectx/resets";
-/// Memory in MiB for the kernel that runs after a panic.
+/// Memory for the kernel that runs after a panic, in MiB.
 const CRASH_MEMORY_MIB: u32 = 448;
 /// Disk that holds the kernel to run after a panic. The first two disks contain the root file system.
 const CRASH_DISK: &str = "/dev/vdc";
@@ -92,7 +92,7 @@ struct Probe {
     ids: [u16; 2],
     /// PCI addresses of the devices, in the same order as `ids`.
     functions: [String; 2],
-    /// Numbers of kernel messages and of warnings that have already been checked.
+    /// Numbers of kernel messages and warnings that have already been checked.
     checked: (usize, usize),
     image: Image,
     /// The kernel that runs after a panic.
@@ -268,12 +268,12 @@ impl Probe {
         for function in &self.functions {
             let name = format!("mlx5_async0@pci:{function}");
             let line = text.lines().find(|line| line.contains(&name));
-            let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
+            let line = line.with_context(|| format!("{name} is missing from\n{text}"))?;
             // The line starts with the interrupt number, followed by a count for each CPU.
             let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
             let count: u64 = counts.sum();
             ensure!(count >= 100, "{name} occurred {count} times");
-            ensure!(line.contains("MSI"), "not by MSI-X: {line}");
+            ensure!(line.contains("MSI"), "not delivered through MSI-X: {line}");
         }
         Ok(())
     }

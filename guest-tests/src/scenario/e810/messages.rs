@@ -25,7 +25,7 @@ const NORMAL: &[&str] = &[
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",
-    // The kernel logs once where to get the firmware.
+    // The kernel logs a link to instructions for installing firmware, but only once.
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",

@@ -41,7 +41,7 @@ async fn both_locations(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Checks that writes of less than 32 bits are ignored, that a 64-bit write counts as two 32-bit writes, and that reads
+/// Checks that writes narrower than 32 bits are ignored, that a 64-bit write acts as two 32-bit writes, and that reads
 /// of any width work (section 1.3).
 async fn widths(vm: &mut Vm) -> Result<()> {
     use MmioWidth::{Byte, Double, Half, Word};
@@ -62,7 +62,8 @@ async fn widths(vm: &mut Vm) -> Result<()> {
     expect(vm, Region::Bar0, 0x08, Word, 0x1122_3344).await?;
     write(vm, 0x8_0008, Double, 0x0a0b_0c0d_0102_0304).await?;
     expect(vm, Region::Bar0, 0x08, Double, 0x0a0b_0c0d_0102_0304).await?;
-    // Writing a control word without the go bit starts no command, so neither the status nor a go bit may be set.
+    // Writing a control word without the go bit does not start a command, so neither the status nor a go bit may be
+    // set.
     write(vm, 0x18, Word, 0x055).await?;
     let control = vm.call(MmioRead { offset: 0x18, ..MmioRead::default() }).await?.value;
     ensure!(control & 0xff80_8000 == 0, "control word {control:#x}");
@@ -122,7 +123,7 @@ async fn contexts(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await?;
     for (table, index, len) in [(ContextTable::Cqc, cqn, 56), (ContextTable::Mpt, key, 64)] {
         let bytes = read(&mut pair.a.vm, table, index).await?;
-        let cleared = bytes.get(..len).context("a short context")?.iter().all(|&byte| byte == 0);
+        let cleared = bytes.get(..len).context("the context is too short")?.iter().all(|&byte| byte == 0);
         ensure!(cleared, "{table:?} of a destroyed object: {bytes}");
     }
     Ok(())

@@ -1,9 +1,10 @@
-//! Contexts in memory that a guest has mapped for the device. The guest observes states and PSNs while the device
-//! processes requests.
+//! QP contexts in memory that a guest has mapped for the device. The guest observes states and PSNs in them while the
+//! device processes requests.
 //!
 //! # Spec
-//! JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN and next
-//! expected PSN. The values may be written back shortly after a completion, so the cases wait for them.
+//! JingZhao interface, section 4.3: the device writes back the state, the next PSN to send, the oldest unacknowledged
+//! PSN and the next expected PSN. It may write them back shortly after a completion, so the cases wait for the expected
+//! values.
 
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
     }
 }
 
-/// Checks all states that software can select, with traffic in between.
+/// Moves a QP through all states that software can select, with traffic in between, and checks its context in each.
 async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     const MESSAGES: u32 = 5;
     let attributes = Attributes { psn: [0xff_fffe, 0x10], qkey: 7, ..Attributes::default() };
@@ -95,7 +96,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
 
     let datagram = (service == Service::Ud).then(|| Datagram { qpn: at_b.qp.qpn, ..Datagram::default() });
     let room = region(b, 40, 0).await?;
-    // Each list has a single element, for the network header that precedes a datagram.
+    // The messages are empty. Each list has a single element, which receives the network header of a datagram.
     let receives = vec![vec![room.sge(0, 40)]; MESSAGES as usize];
     b.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
     let requests = vec![SendRequest { datagram, ..SendRequest::default() }; MESSAGES as usize];

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Tcp,
-    /// UDP at a rate far below the capacity of an emulated guest, so that only the link loses datagrams.
+    /// UDP at a rate far below the capacity of an emulated guest, so that datagrams are lost only on the link.
     Udp,
 }
 
@@ -25,13 +25,13 @@ pub(super) enum Protocol {
 pub(super) struct Streams {
     pub(super) protocol: Protocol,
     pub(super) count: u32,
-    /// Whether the server sends instead of the client.
+    /// Whether the data flows from the server to the client.
     pub(super) back: bool,
     pub(super) ipv6: bool,
     pub(super) amount: Amount,
 }
 
-/// How much data to send, or how long to send.
+/// How much data to send, or for how long to send it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Amount {
     Mib(u32),
@@ -87,7 +87,7 @@ impl Streams {
         network: u16,
         wire: Wire,
     ) -> Result<()> {
-        /// Maximum number of bytes of a stream that may still be in flight at the end: both sockets' buffers and the
+        /// Maximum number of bytes per stream that may still be in flight at the end: both sockets' buffers and the
         /// block that iperf3 is about to write.
         const LATE: u64 = 4 * SOCKET_BUFFER as u64 + (128 << 10);
         /// Maximum number of runs that may fail because a stream's first datagram, or the reply to it, was lost. With

@@ -7,9 +7,9 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// Range of the pause before each disturbance, in milliseconds.
+/// Range of pauses before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of durations for lasting disturbances, in milliseconds. Even two in a row are shorter than a requester's
+/// Range of durations for lasting disturbances, in milliseconds. Even two in a row end before a requester exhausts its
 /// retries ([`super::RETRY_TIME`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
@@ -55,7 +55,7 @@ pub(super) struct Plan<K> {
 }
 
 impl<K: Copy> Plan<K> {
-    /// Creates the plan of a lane. It does not depend on the other lanes or on the progress of any lane.
+    /// Creates the plan for a lane. It does not depend on the other lanes or on the progress of any lane.
     ///
     /// # Panics
     /// Panics if `kinds` is empty.
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn two_longest_disturbances_are_shorter_than_retries() {
+    fn two_longest_disturbances_fit_within_retry_time() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

@@ -6,7 +6,7 @@
 use crate::describe::{Field, Value, Visitor};
 use crate::net::layers::{Addresses, Ip, Layers, Transport};
 
-/// Packet type (PTYPE) of a receive descriptor, ten bits.
+/// Packet type (PTYPE) in a receive descriptor, ten bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketType(u16);
 

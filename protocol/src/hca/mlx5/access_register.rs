@@ -25,7 +25,7 @@ codes! {
         Pfcc = 0x5007 "PFCC",
         /// Ethernet: counters of a port.
         Ppcnt = 0x5008 "PPCNT",
-        /// NodeDescription of the device. `rdma-ndd` writes the name of the host to it.
+        /// NodeDescription of the device. `rdma-ndd` writes the host name to it.
         NodeDescription = 0x6001 "NODE_DESC",
         /// Byte order of the host. A driver fails to load if it cannot write this register.
         HostEndianness = 0x7004 "HOST_ENDIANNESS",
@@ -33,7 +33,7 @@ codes! {
 }
 
 codes! {
-    /// Direction of an access, given by the op_mod of ACCESS_REG.
+    /// Direction of an access, specified by the op_mod field of ACCESS_REG.
     pub enum Direction(u16) {
         /// Writes the register and returns its data.
         Write = 0 "write",
@@ -55,7 +55,7 @@ layout! {
 }
 
 layout! {
-    /// Data of PCAP. A driver writes this register to change the capability mask in PortInfo.
+    /// Data of the PCAP register, which a driver writes to change the capability mask in PortInfo.
     pub struct Pcap[20] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

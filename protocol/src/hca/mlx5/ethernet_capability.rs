@@ -41,8 +41,8 @@ impl GeneralCaps {
 }
 
 layout! {
-    /// Capabilities of Ethernet offloads. The driver creates no network device unless checksums, VLAN tags, LSO and RSS
-    /// are supported.
+    /// Ethernet offload capabilities. The driver does not create a network device unless checksums, VLAN tags, LSO and
+    /// RSS are supported.
     pub struct EthernetCaps[16] big_endian {
         /// Whether the device computes and verifies checksums.
         @0x00[31]     checksum: bool,
@@ -85,7 +85,7 @@ impl EthernetCaps {
 }
 
 layout! {
-    /// Capabilities of RoCE on an Ethernet port.
+    /// RoCE capabilities of an Ethernet port.
     pub struct RoceCaps[32] big_endian {
         /// Mask of network layers: bit 1 for IPv4, bit 2 for IPv6. The driver rejects a device with only one of them.
         @0x10[19:16]  l3_types: u8 => Hex,
@@ -122,9 +122,9 @@ impl RoceCaps {
 }
 
 layout! {
-    /// Capabilities of the flow tables for received frames. The capabilities of all other table types are 0.
+    /// Capabilities of receive flow tables. The capabilities of all other table types are 0.
     pub struct FlowTableCaps[0x80] big_endian {
-        /// Whether the device has flow tables for received frames.
+        /// Whether the device has receive flow tables.
         @0x40[31]     supported: bool,
         /// Whether entries can have flow counters.
         @0x40[29]     flow_counters: bool,
@@ -143,16 +143,16 @@ layout! {
         @0x4c[7:0]    log_max_tables: u8,
         /// Log2 of the maximum number of destinations per entry.
         @0x50[7:0]    log_max_destinations: u8,
-        /// Log2 of the maximum number of entries in all tables.
+        /// Log2 of the maximum total number of entries in all tables.
         @0x54[7:0]    log_max_entries: u8,
-        /// Mask of the fields of the outer headers that entries can match.
+        /// Mask of outer header fields that entries can match.
         @0x60         match_fields: u32 => Hex,
     }
 }
 
 impl FlowTableCaps {
     /// Fields that entries can match: destination MAC, source MAC, EtherType, IP version, VLAN identifier, source and
-    /// destination IP address, fragment, IP protocol, and UDP and TCP ports.
+    /// destination IP addresses, fragment, IP protocol, and UDP and TCP ports.
     const MATCH_FIELDS: u32 = 0xf20f_3c00;
 
     /// Returns the maximum capabilities of this device.
@@ -184,7 +184,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The expected words are from golden trace eth-1, without the bits that both types of port set.
+    /// The expected words are from golden trace eth-1, minus the bits that are set for both port types.
     #[test]
     fn ethernet_port_adds_published_bits() {
         let added: [u8; GeneralCaps::LEN] = words(&[

@@ -1,4 +1,4 @@
-//! Transport interface receive objects (TIR).
+//! Transport interface receive (TIR) objects.
 //!
 //! # Spec
 //! mlx5 interface, section 16.3.
@@ -8,7 +8,7 @@ use crate::ids::{Rqn, Rqtn, Tirn, TransportDomain};
 use crate::layout;
 
 codes! {
-    /// How a TIR selects the receive queue of a frame.
+    /// How a TIR selects the receive queue for a frame.
     pub enum Dispatch(u8) {
         /// All frames go to one RQ.
         Direct = 0 "direct",
@@ -50,7 +50,7 @@ layout! {
     pub struct TirContext[0xf0] big_endian {
         /// A value of [`Dispatch`].
         @0x04[31:28]  dispatch: u8 => Dispatch::word,
-        /// Settings of large receive offload. Not supported.
+        /// Large receive offload (LRO) settings. Not supported.
         @0x10         lro: u32 => Hex,
         /// RQ of a direct TIR.
         @0x1c[23:0]   rqn: Rqn,
@@ -65,9 +65,9 @@ layout! {
         /// Whether the TIR receives unicast frames from its own transport domain.
         @0x24[24]     unicast_loopback: bool,
         @0x24[23:0]   domain: TransportDomain,
-        /// Key of the Toeplitz hash.
+        /// Key for the Toeplitz hash function.
         @0x28         key: [u8; 40] => _,
-        /// Fields of the outermost headers.
+        /// Fields to hash in the outermost headers.
         @0x50         fields: HashFields,
     }
 }
@@ -80,9 +80,9 @@ layout! {
     }
 }
 
-/// Bits of MODIFY_TIR that select fields to change.
+/// Bits in MODIFY_TIR that select the fields to change.
 pub mod tir_fields {
-    /// Settings of large receive offload.
+    /// Large receive offload settings.
     pub const LRO: u64 = 1 << 0;
     /// Hash function, key and fields.
     pub const HASH: u64 = 1 << 2;
@@ -94,9 +94,9 @@ layout! {
     /// Input of the MODIFY_TIR command.
     pub struct ModifyTir[0x110] big_endian {
         @0x08[23:0]  tirn: Tirn,
-        /// Selects fields to change; see [`tir_fields`].
+        /// Selects the fields to change; see [`tir_fields`].
         @0x10        fields: u64 => Hex,
-        /// Context with the new fields.
+        /// Context with the new field values.
         @0x20        context: TirContext,
     }
 }
@@ -129,9 +129,9 @@ mod tests {
         assert_eq!(CreateTir { context }.emit(), bytes);
     }
 
-    /// The names in the driver's headers state the opposite (section 20, M-26).
+    /// The names in the driver's headers suggest the opposite (section 20, M-26).
     #[test]
-    fn loopback_bits_allow_frames_of_own_domain() {
+    fn set_loopback_bits_allow_loopback_frames() {
         let context = TirContext { unicast_loopback: true, ..TirContext::default() };
         assert_eq!(context.emit()[0x24], 1);
         let context = TirContext { multicast_loopback: true, ..TirContext::default() };

@@ -19,23 +19,23 @@ use crate::management::gid;
 
 const MAX_GROUPS: usize = 4096;
 
-/// GID of the group that every IPoIB interface of the default partition joins first (RFC 4391, section 4).
+/// GID of the group that every IPoIB interface in the default partition joins first (RFC 4391, section 4).
 const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
 /// First multicast LID (IBTA volume 1, section 4.1.3), which belongs to the broadcast group.
 const FIRST_MLID: u16 = 0xc000;
 const LAST_MLID: u16 = 0xfffe;
 
-/// Rate code of 20 Gb/s, the rate of the port: four lanes of DDR.
+/// Rate code for 20 Gb/s, the port's rate (four DDR lanes).
 pub(super) const RATE_20: u8 = 6;
-/// Packet lifetime code of about one second: 4.096 us times 2 to this power.
+/// Packet lifetime code for about one second (4.096 us * 2^18).
 pub(super) const ONE_SECOND: u8 = 18;
 
 /// All groups. The join state in a group's record is that of the guest's own port.
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
-    /// Defaults of the parameters that creators leave unspecified.
+    /// Defaults for the parameters that creators leave unspecified.
     defaults: McMemberRecord,
 }
 
@@ -88,8 +88,8 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Ends the requested kinds of membership of the guest's port in a group. Deletes the group if no membership is
-    /// left, unless it is the broadcast group.
+    /// Removes the requested kinds of membership in a group from the guest's port. Deletes the group if no membership
+    /// remains, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
         context: &SaContext<'_>,
@@ -137,7 +137,7 @@ impl Groups {
     }
 }
 
-/// Parses a request to join or leave.
+/// Parses a request to join or leave a group.
 fn member(context: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
     if !request.has(MGID | PORT_GID | JOIN_STATE) {
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
@@ -181,8 +181,8 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
         && admits(Quantity::LifeTime, group.life_time)
 }
 
-/// Returns the LID of a group. Groups may share a LID, because only switches use it and the virtual switch
-/// floods multicast packets.
+/// Returns the LID of a group. Groups may share a LID, because only switches use it and the virtual switch floods
+/// multicast packets.
 pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
     if *mgid == BROADCAST {
         return Lid::new(FIRST_MLID);

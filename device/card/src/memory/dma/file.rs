@@ -1,4 +1,4 @@
-//! Mapped files of the client.
+//! Client files mapped by the device.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -49,7 +49,7 @@ impl Candidate {
         Ok(Self { fd, id, len })
     }
 
-    /// Returns the length that the file had when it was checked.
+    /// Returns the length of the file at the time of the check.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -71,7 +71,7 @@ impl Candidate {
     }
 }
 
-/// A mapped file of the client. Its descriptor is closed, so mapped files do not use up descriptors.
+/// A mapped client file. Its descriptor has been closed, so mapped files do not use up descriptors.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     id: FileId,
@@ -79,8 +79,8 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Returns whether this mapping covers the given part of the candidate's file. If a file has grown, the
-    /// added part needs another mapping.
+    /// Returns whether this mapping covers the given part of the candidate's file. If a file has grown, the added part
+    /// needs another mapping.
     pub(super) fn serves(&self, candidate: &Candidate, offset: u64, len: u64) -> bool {
         let mapped = self.len();
         self.id == candidate.id && offset <= mapped && len <= mapped - offset

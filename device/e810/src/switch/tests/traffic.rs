@@ -116,7 +116,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// When they probe the device, drivers always add the EtherType rules that this test adds.
+/// The EtherType rules in this test are those that drivers always add when they probe the device.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
@@ -136,8 +136,8 @@ fn control_frames_require_destination_override() {
     assert_eq!(driver.send(&lldp), Err(DiscardError::Rule));
     assert_eq!(driver.send_to(&lldp, Destination::Wire), Ok((true, vec![])));
     // An EtherType rule applies only to frames sent by the rule's source VSI.
-    let of_other = driver.0.transmit(VsiNumber::new(2), &lldp.layers(), Destination::Rules);
-    assert!(of_other.is_ok_and(|route| route.wire));
+    let from_other = driver.0.transmit(VsiNumber::new(2), &lldp.layers(), Destination::Rules);
+    assert!(from_other.is_ok_and(|route| route.wire));
 }
 
 #[test]

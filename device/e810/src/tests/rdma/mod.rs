@@ -137,7 +137,7 @@ impl Pair {
         Self::new(QpKind::Rc, |_| {})
     }
 
-    /// Carries frames between the devices until none are left.
+    /// Exchanges frames between the devices until none are left.
     pub(super) fn settle(&mut self) {
         exchange(&mut self.a.bus, &mut self.b.bus);
     }

@@ -1,4 +1,4 @@
-//! Programs that set up connections with `rdma_cm`, and the output that shows their success.
+//! Programs that set up connections with `rdma_cm`, and the output that indicates success.
 
 use anyhow::{Result, ensure};
 
@@ -113,7 +113,7 @@ impl Program {
         for end in [&ends.client, &ends.server] {
             ensure!(
                 end.stdout.contains(self.prints),
-                "{:?} is missing in the output: {}{}",
+                "{:?} is missing from the output: {}{}",
                 self.prints,
                 end.stdout,
                 end.stderr

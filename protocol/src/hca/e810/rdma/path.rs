@@ -51,7 +51,7 @@ layout! {
 }
 
 impl AddressHandleCommand {
-    /// Returns the source and destination address.
+    /// Returns the source and destination addresses.
     pub fn addresses(&self) -> IpAddrs {
         self.source.towards(self.destination, self.ipv4)
     }

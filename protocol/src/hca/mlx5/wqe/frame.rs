@@ -1,4 +1,4 @@
-//! WQEs of SQs, which send Ethernet frames.
+//! WQEs posted to SQs, which send Ethernet frames.
 
 use std::num::NonZeroU16;
 
@@ -63,7 +63,7 @@ impl<'a> FrameWqe<'a> {
     ///
     /// # Errors
     /// Fails if the size is 0, the queue number does not match the SQ, a segment extends past the end of the WQE, the
-    /// opcode is not supported, or the MSS of an LSO is 0.
+    /// opcode is not supported, or the MSS of an LSO WQE is 0.
     pub fn parse(bytes: &'a [u8], sqn: Sqn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
         if control.size == 0 {
@@ -161,7 +161,7 @@ mod tests {
         bytes
     }
 
-    /// The example LSO from section 22, whose 66 header bytes end in the middle of a unit.
+    /// The LSO example from section 22, whose 66 header bytes end in the middle of a unit.
     #[test]
     fn lso_header_continues_after_ethernet_segment() {
         let header = (0..66).collect::<Vec<u8>>().leak();
