@@ -174,12 +174,6 @@ impl StockPair {
     }
 
     /// Checks that neither kernel has logged unexpected warnings.
-    /// Returns whether the kernel raises no event when the port goes down for the first time. Kernel 6.12 raises an event
-    /// for a RoCE port only if the state differs from the one it last reported, which is "down" until the first event.
-    pub(super) async fn omits_first_port_event(&mut self) -> Result<bool> {
-        Ok(self.gid.is_some() && self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
-    }
-
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         self.a.no_warnings().await?;
         self.b.no_warnings().await
@@ -344,6 +338,12 @@ impl StockNode {
     /// Returns whether the kernel logs the port's state. Kernel 6.12 does not.
     pub(super) async fn logs_port_state(&mut self) -> Result<bool> {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
+    }
+
+    /// Returns whether the kernel raises no event when the port goes down for the first time. Kernel 6.12 raises an event
+    /// for a RoCE port only if the state differs from the one it last reported, which is "down" until the first event.
+    pub(super) async fn omits_first_port_event(&mut self) -> Result<bool> {
+        Ok(self.gid.is_some() && self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
