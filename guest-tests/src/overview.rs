@@ -41,11 +41,11 @@ pub(crate) fn command() -> clap::Command {
 fn groups(command: &clap::Command) -> String {
     let mut text = String::new();
     for (heading, names) in GROUPS {
-        writeln!(text, "{heading}:").expect("a String takes every write");
+        writeln!(text, "{heading}:").expect("writing to a String cannot fail");
         for name in *names {
             let about = command.find_subcommand(name).and_then(clap::Command::get_about);
             let about = about.map(ToString::to_string).unwrap_or_default();
-            writeln!(text, "  {name:8} {about}").expect("a String takes every write");
+            writeln!(text, "  {name:8} {about}").expect("writing to a String cannot fail");
         }
         text.push('\n');
     }

@@ -42,7 +42,7 @@ impl Mlx5 {
         let (from, to) = self.halves(step.len)?;
         let last =
             step.len.checked_sub(1).ok_or_else(|| bad_step("cannot detect a message of zero bytes"))?;
-        let offset = |iova| self.offset(iova + u64::from(last), 1).context("inside the memory for copies");
+        let offset = |iova| self.offset(iova + u64::from(last), 1).context("outside the copy buffer");
         let (source, destination) = (offset(from)?, offset(to)?);
         self.arena.publish_byte(destination, 0);
         let mut taken = Vec::with_capacity(step.rounds as usize);
