@@ -2,7 +2,7 @@
 //!
 //! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
 //! enabled moderation for a CQ, the event for successful WQEs of an SQ is therefore delayed until another event is
-//! written to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or [`TIMEOUT`] has passed. A frame and
+//! written to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and
 //! its reply then cause one interrupt instead of two. If an event times out, no further events for its EQ are delayed
 //! until an urgent event is written to the EQ.
 //!
@@ -22,8 +22,7 @@ pub const MAX_DELAYED_ENTRIES: u32 = 4;
 /// emulated guest, but is too short to slow down a sender that waits for buffer space.
 const TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bound: at most one entry per EQ. Together, the entries contain at most one CQN for each event that has been delayed
-/// but neither written nor dropped. The CQN of a destroyed CQ also stays until its event is due.
+/// Bound: at most one entry per EQ. Together, the entries contain each CQN at most once.
 #[derive(Debug, Default)]
 pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
 
@@ -48,7 +47,7 @@ impl DelayedEvents {
         }
     }
 
-    /// Drops a CQ's event because all entries of the CQ have been read.
+    /// Drops a CQ's event because the CQ was destroyed or all its entries have been read.
     pub fn cancel(&mut self, eqn: Eqn, cqn: Cqn) {
         if let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn)
             && cqns.remove(&cqn)

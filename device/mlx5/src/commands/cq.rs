@@ -66,6 +66,7 @@ pub(super) fn destroy(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection>
     let resources = call.resources;
     let queue = resources.cqs.remove(cqn.get()).ok_or_else(|| unknown(cqn))?;
     resources.uses.remove(&queue.uses());
+    resources.delayed.cancel(queue.eqn(), cqn);
     resources.polled.remove((queue.uar(), Word::ArmCq), cqn.get());
     resources.release_pages(queue.pages());
     Ok(nothing())
