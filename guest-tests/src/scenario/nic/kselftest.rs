@@ -33,21 +33,35 @@ const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
 /// Number of CPUs, and thus of queues. Some tests need ten queues. Others need eight queues and two further CPUs.
 const CPUS: u32 = 10;
 /// Minimum number of tests that must pass on a card.
-const LEAST_PASSED: usize = 65;
+const LEAST_PASSED: usize = 40;
 
 /// Lets the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
 const FAST_YAML: &str = "import yaml\nyaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)\n";
 
-/// Programs that are left out: name, beginning of the kernel's release, and reason.
-const LEFT_OUT: &[(&str, &str, &str)] = &[
-    ("devmem_lib.py", "", "is a library, not a program"),
-    (
-        "gro.py",
-        "6.12",
-        "tests the software GRO of the default kernel, whose rules differ from those of older kernels",
-    ),
-    ("iou-zcrx.py", "", "needs liburing 2.10, which is newer than the stable release's"),
-    ("netpoll_basic.py", "", "needs bpftrace"),
+/// Programs that are left out.
+const LEFT_OUT: &[Known] = &[
+    Known { tests: &["devmem_lib.py"], nics: ALL, kernel: "", reason: "this is a library, not a program" },
+    Known {
+        tests: &["gro.py"],
+        nics: ALL,
+        kernel: "6.12",
+        reason: "it tests the software GRO of the default kernel, whose rules differ from those of older kernels",
+    },
+    Known {
+        tests: &["iou-zcrx.py"],
+        nics: ALL,
+        kernel: "",
+        reason: "it needs liburing 2.10, which is newer than the stable release's",
+    },
+    Known { tests: &["netpoll_basic.py"], nics: ALL, kernel: "", reason: "it needs bpftrace" },
+    Known {
+        tests: &["rss_flow_label.py"],
+        nics: &["e810"],
+        kernel: "",
+        // ice_parse_hash_flds in ice/ice_ethtool.c. The test counts CPUs, and the first interrupt of a queue often
+        // reaches a different CPU than the later ones.
+        reason: "ice accepts the flow label as a hash field but ignores it, so the test passes only by chance",
+    },
 ];
 
 /// Substrings that programs print instead of results if they cannot test this device or this kernel.
@@ -160,6 +174,22 @@ const KNOWN: &[Known] = &[
         reason: "the driver splits headers only with hardware GRO, which the device does not have",
     },
     Known {
+        tests: &["drivers/net/stats.py stats.check_pause"],
+        nics: &["e810"],
+        kernel: "6.12",
+        reason: "ice has no get_pause_stats",
+    },
+    Known {
+        tests: &[
+            "drivers/net/hw/toeplitz.py toeplitz.test.rss_",
+            "drivers/net/hw/toeplitz.py toeplitz.test.rps_",
+        ],
+        nics: &["e810"],
+        kernel: "6.12",
+        // ice_vsi_req_irq_msix in ice/ice_main.c.
+        reason: "ice only hints at the CPUs of its interrupts, and the test needs interrupts that are bound to one CPU",
+    },
+    Known {
         tests: &["drivers/net/hds.py hds.enabled_set_xdp", "drivers/net/hds.py hds.ioctl_enabled_set_xdp"],
         nics: &["connectx"],
         kernel: "6.12",
@@ -185,6 +215,7 @@ const KNOWN: &[Known] = &[
             "drivers/net/hw/rss_api.py rss_api.test_rxfh_nl_set_key",
             "drivers/net/hw/rss_api.py rss_api.test_rxfh_fields",
             "drivers/net/hw/rss_api.py rss_api.test_rss_ctx_",
+            "drivers/net/hw/rss_ctx.py rss_ctx.test_hitless_key_update",
         ],
         nics: ALL,
         kernel: "6.12",
@@ -243,9 +274,9 @@ const TIMED: &[(&str, &str)] = &[
     ("drivers/net/hw/toeplitz.py", "too few frames for verification"),
 ];
 
-/// Tests that fail on some NICs.
+/// Tests that fail on some NICs, or programs that are left out.
 struct Known {
-    /// Names of tests, or the beginnings of their names.
+    /// Names of tests, the beginnings of their names, or names of programs.
     tests: &'static [&'static str],
     nics: &'static [&'static str],
     /// Beginning of the kernel's release.
@@ -372,9 +403,8 @@ impl Bench {
         for folder in FOLDERS {
             let line = format!("cd {SOURCES}/tools/testing/selftests/{folder} && ls *.py");
             let names = self.sh(&line).await?;
-            let is_out = |name: &str| {
-                LEFT_OUT.iter().any(|(out, kernel, _)| *out == name && self.kernel.starts_with(kernel))
-            };
+            let is_out =
+                |name: &str| LEFT_OUT.iter().any(|out| out.tests.contains(&name) && self.matches(out));
             let wanted = names.lines().filter(|name| !is_out(name));
             all.extend(wanted.map(|name| format!("{folder}/{name}")));
         }
@@ -427,11 +457,14 @@ impl Bench {
     /// Returns why a test fails with these NICs and this kernel, if the reason is known.
     fn known_failure(&self, test: &str) -> Option<&'static str> {
         let is_it = |known: &&Known| {
-            known.tests.iter().any(|beginning| test.starts_with(beginning))
-                && known.nics.contains(&self.nics.name())
-                && self.kernel.starts_with(known.kernel)
+            known.tests.iter().any(|beginning| test.starts_with(beginning)) && self.matches(known)
         };
         KNOWN.iter().find(is_it).map(|known| known.reason)
+    }
+
+    /// Returns whether `known` applies to these NICs and this kernel.
+    fn matches(&self, known: &Known) -> bool {
+        known.nics.contains(&self.nics.name()) && self.kernel.starts_with(known.kernel)
     }
 
     async fn sh(&mut self, line: &str) -> Result<String> {
