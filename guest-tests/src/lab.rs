@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::arch::{Arch, Iommu};
 use crate::artifacts::{
     Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, RdmaCore, cache_dir,
     folder_of_linux,
@@ -16,6 +17,7 @@ use crate::kvm;
 use crate::modules::ModuleList;
 use crate::programs;
 use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
+use crate::report::Skip;
 use crate::run_dir::RunDir;
 use crate::vm::{self, Image, Vm};
 
@@ -24,11 +26,8 @@ pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
-/// Mitigations serve no purpose here and are expensive under emulation. On a busy host, delays would make the timer
-/// check panic and the TSC watchdog print warnings.
-const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
-/// Kernel arguments that enable vfio in the guest.
-const IOMMU_ARGS: &str = "intel_iommu=on";
+/// Mitigations serve no purpose here and are expensive under emulation.
+const KERNEL_ARGS: &str = "loglevel=5 mitigations=off";
 /// Modules that a guest needs for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
 /// Modules that a guest needs to mount shared directories of the host.
@@ -46,11 +45,17 @@ pub struct Options {
     /// QEMU that guest-lab downloads]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub qemu: Option<PathBuf>,
+    /// Architecture of the guests [default: the architecture of this machine]
+    ///
+    /// Guests of another architecture than this machine's are emulated.
+    #[arg(help_heading = PARTS, long, value_enum)]
+    pub arch: Option<Arch>,
     /// Guest kernel: `trixie` or `trixie-backports` for a Debian kernel, or a path [default:
     /// trixie-backports]
     ///
-    /// A path names either a kernel image whose modules are installed in /lib/modules, or a module directory,
-    /// such as /lib/modules/7.2.12, that also contains the kernel image as `vmlinuz`.
+    /// With `--arch arm64`, `trixie-16k` and `trixie-backports-16k` are Debian's kernels with pages of 16 KiB. A path
+    /// names either an x86-64 kernel image whose modules are installed in /lib/modules, or a module directory, such
+    /// as /lib/modules/7.2.12, that also contains the kernel image as `vmlinuz`.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
     /// Path to an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
@@ -82,16 +87,15 @@ pub struct Options {
 
 impl Options {
     fn given(&self) -> Vec<String> {
-        let kernel = self.kernel.as_ref().map(|kernel| match kernel {
-            KernelChoice::Stock(suite) => suite.name().into(),
-            KernelChoice::Path(path) => path.clone(),
-        });
+        let arch = self.arch.map(|arch| arch.name().into());
+        let kernel = self.kernel.as_ref().map(|kernel| kernel.to_string().into());
         let accel = self.accel.map(|accel| match accel {
             Accelerator::Tcg => "tcg".into(),
             Accelerator::Kvm => "kvm".into(),
         });
         let paths = [
             ("--qemu", &self.qemu),
+            ("--arch", &arch),
             ("--kernel", &kernel),
             ("--root", &self.root),
             ("--hcad", &self.hcad),
@@ -203,6 +207,7 @@ impl Lab {
 
     fn gather(options: &Options, added: Added) -> Result<Self> {
         let overrides = Overrides {
+            arch: options.arch,
             qemu: options.qemu.clone(),
             kernel: options.kernel.clone().unwrap_or_default(),
             root: options.root.clone(),
@@ -309,6 +314,11 @@ impl Lab {
     /// # Errors
     /// A module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
+        let arch = self.artifacts.kernel.arch;
+        if arch.iommu().is_none() {
+            let reason = format!("user-space drivers need an IOMMU, which {arch} guests do not have");
+            return Err(Skip(reason).into());
+        }
         let image = self.pack(run, "initramfs", module_names, &[], &[])?;
         Ok(Image { iommu: true, ..image })
     }
@@ -406,7 +416,8 @@ impl Lab {
         fs::copy(&image.initramfs, folder.join("initramfs"))?;
         // iPXE resolves file names relative to the script's location. A kernel started through EFI finds its initramfs
         // through `initrd=`.
-        let args = command_line(KERNEL_ARGS);
+        let arch = self.artifacts.kernel.arch;
+        let args = command_line(arch, &kernel_args(arch, None, 0));
         let script = format!("#!ipxe\nkernel vmlinuz initrd=initramfs {args}\ninitrd initramfs\nboot\n");
         fs::write(folder.join(BOOT_SCRIPT), script)?;
         Ok(folder)
@@ -440,6 +451,8 @@ impl Lab {
         folder: &'static str,
         change: impl FnOnce(&Path) -> Result<()> + Send + 'static,
     ) -> Result<PathBuf> {
+        let arch = self.artifacts.kernel.arch;
+        ensure!(arch == Arch::HOST, "guest-lab cannot build drivers for {arch} guests on this machine");
         let (kernel, own) = (self.kernel.clone(), run.file("driver"));
         tokio::task::spawn_blocking(move || {
             let cache = cache_dir()?;
@@ -486,9 +499,11 @@ impl Lab {
             wanted.add(module)?;
         }
         let modules = wanted.finish();
-        let agent = self.agent.as_deref().map(read).transpose()?;
-        let mut archive = Initramfs::new(agent.as_deref().unwrap_or(programs::AGENT));
-        archive.add_busybox(&read(&self.artifacts.busybox)?, applets(&self.artifacts.busybox)?.lines());
+        let mut archive = match &self.agent {
+            Some(agent) => Initramfs::new(&read(agent)?),
+            None => Initramfs::new(programs::agent(self.artifacts.kernel.arch)?),
+        };
+        archive.add_busybox(&read(&self.artifacts.busybox)?, self.artifacts.busybox_applets()?.lines());
         let modules = archive.add_modules(&modules);
         for (path, content) in files {
             archive.add_file(path, content);
@@ -515,13 +530,14 @@ impl Lab {
         guest: Guest<'_>,
     ) -> Result<Vm> {
         // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
-        let iommu = image.iommu;
+        let arch = self.artifacts.kernel.arch;
+        let iommu = arch.iommu().filter(|_| image.iommu);
         let machine = Machine {
             name: guest.name.to_owned(),
             memory_mib: guest.memory_mib.unwrap_or_else(|| self.memory_mib.max(guest.least_memory_mib)),
             cpus: self.cpus.max(guest.least_cpus),
             accelerator: self.accelerator,
-            kernel_args: kernel_args(iommu, guest.crash_memory_mib),
+            kernel_args: kernel_args(arch, iommu, guest.crash_memory_mib),
             iommu,
             disks: image
                 .disks
@@ -550,6 +566,10 @@ impl Lab {
     /// is not a sufficient test, because on some virtual hosts KVM can start firmware but cannot run Linux. The result
     /// is stored until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
+        let arch = self.artifacts.kernel.arch;
+        if arch != Arch::HOST {
+            return Ok(Some(format!("the guests are {arch}, but this machine is {}", Arch::HOST)));
+        }
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
         }
@@ -615,19 +635,11 @@ pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
     number.checked_mul(unit).ok_or_else(|| "size is too large".to_owned())
 }
 
-fn kernel_args(iommu: bool, crash_memory_mib: u32) -> String {
-    let iommu = if iommu { format!("{IOMMU_ARGS} ") } else { String::new() };
-    let crash =
-        if crash_memory_mib > 0 { format!(" crashkernel={crash_memory_mib}M") } else { String::new() };
-    format!("{iommu}{KERNEL_ARGS}{crash}")
-}
-
-fn applets(busybox: &Path) -> Result<String> {
-    let output = Command::new(busybox)
-        .arg("--list")
-        .output()
-        .with_context(|| format!("cannot start {}", busybox.display()))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+fn kernel_args(arch: Arch, iommu: Option<Iommu>, crash_memory_mib: u32) -> String {
+    let iommu = iommu.map_or("", |iommu| iommu.kernel_args);
+    let crash = if crash_memory_mib > 0 { format!("crashkernel={crash_memory_mib}M") } else { String::new() };
+    let all = [iommu, KERNEL_ARGS, arch.kernel_args(), &crash];
+    all.into_iter().filter(|args| !args.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
