@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::arch::{Arch, Iommu};
 use crate::artifacts::{
-    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, RdmaCore, cache_dir,
+    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, Pages, RdmaCore, Suite, cache_dir,
     folder_of_linux,
 };
 use crate::initramfs::Initramfs;
@@ -234,6 +234,29 @@ impl Lab {
             runs: programs::lab_dir()?,
             given: options.given(),
         })
+    }
+
+    /// Returns a lab for guests of this architecture with Debian's kernel. The runs have their own directory. Of the
+    /// user's guest components, only the daemon is used.
+    ///
+    /// # Errors
+    /// A part cannot be fetched.
+    pub async fn for_guests(&self, arch: Arch, pages: Pages) -> Result<Self> {
+        let suite = match self.kernel {
+            KernelChoice::Stock { suite, .. } => suite,
+            KernelChoice::Path(_) => Suite::TrixieBackports,
+        };
+        let options = Options {
+            arch: Some(arch),
+            kernel: Some(KernelChoice::Stock { suite, pages }),
+            hcad: self.hcad.clone(),
+            cpus: self.cpus,
+            memory: self.memory_mib,
+            trace: self.trace,
+            ..Options::default()
+        };
+        let lab = Self::prepare(&options).await?.with_chance(self.chance);
+        Ok(Self { runs: self.runs.join(format!("{arch}-guests")), ..lab })
     }
 
     /// Returns the path of the daemon under test.
