@@ -288,8 +288,12 @@ mod tests {
     use super::*;
 
     fn line(machine: &Machine, console: Option<PathBuf>) -> String {
+        line_of(Arch::Amd64, machine, console)
+    }
+
+    fn line_of(arch: Arch, machine: &Machine, console: Option<PathBuf>) -> String {
         let qemu = QemuProgram { program: "qemu".into(), leading_args: vec!["-L".into(), "fw".into()] };
-        let kernel = Kernel { arch: Arch::Amd64, image: "vmlinuz".into(), modules: "modules".into() };
+        let kernel = Kernel { arch, image: "vmlinuz".into(), modules: "modules".into() };
         let endpoints = Endpoints {
             agent: "s/agent".into(),
             commands: vec!["s/exec".into()],
@@ -343,6 +347,14 @@ mod tests {
             "-M q35,pit=off,memory-backend=mem -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on"
         ));
         assert!(line.contains("-append console=ttyS0 panic=-1 quiet -chardev"));
+    }
+
+    #[test]
+    fn arm64_guest_has_gicv3_with_its() {
+        let line = line_of(Arch::Arm64, &Machine { iommu: Arch::Arm64.iommu(), ..machine() }, None);
+        assert!(line.contains("-M virt,gic-version=3,its=on,memory-backend=mem -m 512M"), "{line}");
+        assert!(line.contains("-append console=ttyAMA0 panic=-1 quiet -chardev"), "{line}");
+        assert!(!line.contains("iommu"), "{line}");
     }
 
     #[test]
