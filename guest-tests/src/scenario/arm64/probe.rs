@@ -103,7 +103,7 @@ impl Probe {
 
     async fn is_arm64(&mut self, page_size: &str) -> Result<()> {
         let machine = self.vm.run(&["uname", "-m"]).await?;
-        let pages = self.vm.run(&["getconf", "PAGESIZE"]).await?;
+        let pages = self.vm.run(&["python3", "-c", "import mmap; print(mmap.PAGESIZE)"]).await?;
         ensure!((machine.trim(), pages.trim()) == ("aarch64", page_size), "{machine}, {pages}");
         Ok(())
     }
