@@ -1,9 +1,9 @@
-//! Builds the agents that `guest-lab` embeds, one for each architecture of guests. They are linked statically, because a
-//! small guest has no libraries.
+//! Builds the agents that `guest-lab` embeds, one for each architecture of guests. They are linked statically, because
+//! a small guest has no libraries.
 //!
-//! The targets and flags of the agents differ from those of the current build. A separate cargo process therefore builds
-//! each agent in another target directory. If the Rust target of an architecture is not installed, its agent is empty.
-//! To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
+//! The targets and flags of the agents differ from those of the current build. A separate cargo process therefore
+//! builds each agent in another target directory. If the Rust target of an architecture is not installed, its agent is
+//! empty. To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -19,14 +19,14 @@ pub(crate) struct QemuFiles {
     /// Packages to install. The first one contains the program.
     pub(crate) packages: &'static [&'static str],
     pub(crate) program: &'static str,
-    /// Directories with firmware.
+    /// Directories that QEMU searches for firmware.
     pub(crate) firmware: &'static [&'static str],
 }
 
 /// An emulated IOMMU behind which a user-space driver in the guest can use an HCA.
 #[derive(Clone, Copy, Debug)]
 pub struct Iommu {
-    /// QEMU's device.
+    /// Name and options of QEMU's device.
     pub(crate) device: &'static str,
     /// Kernel arguments that enable the IOMMU.
     pub(crate) kernel_args: &'static str,
@@ -126,8 +126,8 @@ impl Arch {
     /// that QEMU cannot forward them to a device.
     pub(crate) const fn iommu(self) -> Option<Iommu> {
         match self {
-            // With caching-mode=on, the guest notifies the emulated IOMMU of every new mapping, so that QEMU can forward
-            // the mapping to the device.
+            // With caching-mode=on, the guest notifies the emulated IOMMU of every new mapping, so that QEMU can
+            // forward the mapping to the device.
             Self::Amd64 => {
                 Some(Iommu { device: "intel-iommu,caching-mode=on", kernel_args: "intel_iommu=on" })
             }

@@ -25,9 +25,9 @@ pub enum KernelChoice {
 /// Page size of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// 4 KiB.
+    /// Pages of 4 KiB, which Debian's kernels have by default.
     Usual,
-    /// 16 KiB, for which Debian has a kernel for arm64.
+    /// Pages of 16 KiB, which another Debian kernel for arm64 has.
     Of16KiB,
 }
 

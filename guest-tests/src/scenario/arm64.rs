@@ -1,8 +1,8 @@
-//! Tests arm64 guests. Scenarios for other guests run again in them, and a guest of each architecture exchange
-//! messages.
+//! Tests arm64 guests. Scenarios for other guests run again in them, and they exchange messages with a guest of another
+//! architecture.
 //!
-//! JingZhao HCAs are not tested, because their driver is not part of Linux, and because arm64 guests lack the IOMMU that
-//! the lab's own driver needs.
+//! JingZhao HCAs are not tested, because Linux has no driver for them, and because arm64 guests lack the IOMMU that the
+//! lab's own driver needs.
 
 mod interop;
 mod probe;
@@ -32,7 +32,7 @@ pub(super) async fn probe(lab: &Lab, report: &mut Report) -> Result<()> {
     probe::run(&lab.for_guests(Arch::Arm64, Pages::Usual).await?, report, "4096").await
 }
 
-/// Runs all tests.
+/// Runs the probe with both page sizes, the messages between architectures, and the scenarios in [`PARTS`].
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let arm = lab.for_guests(Arch::Arm64, Pages::Usual).await?;
     probe::run(&arm, report, "4096").await?;
