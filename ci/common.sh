@@ -28,6 +28,7 @@ has() {
         rm -f "$made"
         return $status
         ;;
+    rust-std-*) [ -d "$(rustc --print target-libdir --target "${1#rust-std-}" 2>/dev/null)" ] ;;
     venv) python3 -c 'import ensurepip' 2>/dev/null ;;
     # The development files of libibverbs, and its providers.
     verbs) cc -E -x c - <<<'#include <infiniband/verbs.h>' >/dev/null 2>&1 && compgen -G '/usr/lib*/*/libibverbs/*.so' >/dev/null ;;
@@ -36,14 +37,15 @@ has() {
     esac
 }
 
-# need NEED=PACKAGE,...: if the user is root, installs the Debian packages of missing programs. If any program is still
-# missing, exits with one message that lists everything to install.
+# need NEED=PACKAGE,...: if the user is root, installs the Debian packages of missing programs. Installs missing targets of
+# the Rust toolchain. If anything is still missing, exits with one message that lists everything to install.
 need() {
-    local pair packages=() components=() update=
+    local pair packages=() components=() targets=() update=
     for pair in "$@"; do
         has "${pair%%=*}" && continue
         case $pair in
         *=rustup:*) components+=("${pair##*:}") ;;
+        *=target:*) targets+=("${pair##*:}") ;;
         *) IFS=, read -ra more <<<"${pair#*=}" && packages+=("${more[@]}") ;;
         esac
     done
@@ -55,9 +57,14 @@ need() {
             die "apt-get cannot install ${packages[*]}"
         packages=()
     fi
+    if [ ${#targets[@]} -gt 0 ] && command -v rustup >/dev/null; then
+        echo "installing Rust targets: ${targets[*]}" >&2
+        ! rustup target add "${targets[@]}" >&2 || targets=()
+    fi
     local missing=()
     has cargo || missing+=("(install a Rust toolchain, 1.95 or later, with rustup)")
     [ ${#components[@]} = 0 ] || ! has cargo || missing+=("rustup component add ${components[*]}")
+    [ ${#targets[@]} = 0 ] || ! has cargo || missing+=("rustup target add ${targets[*]}")
     [ ${#packages[@]} = 0 ] ||
         missing+=("${update:+sudo apt-get update && }sudo apt-get install --no-install-recommends ${packages[*]}")
     [ ${#missing[@]} = 0 ] ||

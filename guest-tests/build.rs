@@ -1,58 +1,103 @@
-//! Builds the agent that `guest-lab` embeds. The agent is linked statically, because a small guest has no libraries.
+//! Builds the agents that `guest-lab` embeds, one for each architecture of guests. They are linked statically, because
+//! a small guest has no libraries.
 //!
-//! The agent's target and flags differ from those of the current build. A separate cargo process therefore builds the
-//! agent in another target directory. To embed an agent that was built elsewhere, set `HCAD_AGENT` to its path.
+//! The targets and flags of the agents differ from those of the current build. A separate cargo process therefore
+//! builds each agent in another target directory. If the Rust target of an architecture is not installed, its agent is
+//! empty. To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// An agent: the name of its file, its Rust target, and compiler flags.
+struct Agent {
+    file: &'static str,
+    target: &'static str,
+    flags: &'static str,
+}
+
+const AMD64: Agent = Agent {
+    file: "guest-agent-amd64",
+    target: "x86_64-unknown-linux-gnu",
+    flags: "-C target-feature=+crt-static -C strip=symbols",
+};
+/// Rust's own linker and C library suffice, so that no cross compiler is needed.
+const ARM64: Agent = Agent {
+    file: "guest-agent-arm64",
+    target: "aarch64-unknown-linux-musl",
+    flags: "-C target-feature=+crt-static -C strip=symbols -C linker=rust-lld",
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=HCAD_AGENT");
-    let output = PathBuf::from(variable("OUT_DIR")?);
-    let agent = match env::var_os("HCAD_AGENT") {
-        Some(agent) => {
-            println!("cargo::rerun-if-changed={}", Path::new(&agent).display());
-            PathBuf::from(agent)
-        }
-        None => build(&output)?,
-    };
-    fs::copy(&agent, output.join("guest-agent"))
-        .map_err(|error| format!("copying {}: {error}", agent.display()))?;
-    Ok(())
-}
-
-fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
-    let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     for source in ["agent/src", "agent/Cargo.toml", "../Cargo.toml", "../Cargo.lock"] {
         println!("cargo::rerun-if-changed={source}");
     }
-    // Agents for all profiles share one target directory, next to the profiles' own directories.
-    let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
-    let all = own.and_then(Path::parent);
-    let target_dir = all.unwrap_or(output).join("guest");
-    // PROFILE is `release` or `debug`, depending on the profile from which the current one inherits.
-    let (profile, folder) = match variable("PROFILE")?.to_str() {
-        Some("release") => ("release", "release"),
-        _ => ("dev", "debug"),
-    };
-    let mut command = Command::new(variable("CARGO")?);
-    command
-        .current_dir(here)
-        .args(["build", "--quiet", "--profile", profile, "--frozen", "-p", "agent", "--bin", "guest-agent"])
-        .args(["--target", TARGET, "--target-dir"])
-        .arg(&target_dir)
-        .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        // `cargo clippy` sets this variable. If the nested cargo inherited it, the agent would not be built.
-        .env_remove("RUSTC_WORKSPACE_WRAPPER");
-    if !command.status()?.success() {
-        return Err(format!("building the agent failed: {command:?}").into());
+    let output = PathBuf::from(variable("OUT_DIR")?);
+    let given = env::var_os("HCAD_AGENT").map(PathBuf::from);
+    for agent in [AMD64, ARM64] {
+        let embedded = output.join(agent.file);
+        let made = match &given {
+            Some(given) if agent.file == AMD64.file => {
+                println!("cargo::rerun-if-changed={}", given.display());
+                Some(given.clone())
+            }
+            _ if is_installed(agent.target)? => Some(agent.build(&output)?),
+            _ => None,
+        };
+        match made {
+            Some(made) => fs::copy(&made, &embedded)
+                .map(drop)
+                .map_err(|error| format!("copying {}: {error}", made.display()))?,
+            None => fs::write(&embedded, "")?,
+        }
     }
-    Ok(target_dir.join(TARGET).join(folder).join("guest-agent"))
+    Ok(())
+}
+
+/// Returns whether the standard library for a target is installed.
+fn is_installed(target: &str) -> Result<bool, Box<dyn Error>> {
+    let output = Command::new(variable("RUSTC")?)
+        .args(["--print", "target-libdir", "--target", target])
+        .output()
+        .map_err(|error| format!("starting rustc: {error}"))?;
+    let folder = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    // rustup changes this file when it installs a target.
+    let installed = folder.ancestors().nth(2).map(|all| all.join("components"));
+    if let Some(installed) = installed.filter(|file| file.is_file()) {
+        println!("cargo::rerun-if-changed={}", installed.display());
+    }
+    Ok(folder.is_dir())
+}
+
+impl Agent {
+    fn build(&self, output: &Path) -> Result<PathBuf, Box<dyn Error>> {
+        let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+        // Agents for all profiles share one target directory. It is next to the profiles' own directories.
+        let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
+        let all = own.and_then(Path::parent);
+        let target_dir = all.unwrap_or(output).join("guest");
+        // PROFILE is `release` or `debug`, depending on the profile from which the current one inherits.
+        let (profile, folder) = match variable("PROFILE")?.to_str() {
+            Some("release") => ("release", "release"),
+            _ => ("dev", "debug"),
+        };
+        let mut command = Command::new(variable("CARGO")?);
+        command
+            .current_dir(here)
+            .args(["build", "--quiet", "--profile", profile, "--frozen", "-p", "agent"])
+            .args(["--bin", "guest-agent", "--target", self.target, "--target-dir"])
+            .arg(&target_dir)
+            .env("RUSTFLAGS", self.flags)
+            .env_remove("CARGO_ENCODED_RUSTFLAGS")
+            // `cargo clippy` sets this variable. If the nested cargo inherited it, the agent would not be built.
+            .env_remove("RUSTC_WORKSPACE_WRAPPER");
+        if !command.status()?.success() {
+            return Err(format!("building the agent failed: {command:?}").into());
+        }
+        Ok(target_dir.join(self.target).join(folder).join("guest-agent"))
+    }
 }
 
 fn variable(name: &str) -> Result<std::ffi::OsString, String> {

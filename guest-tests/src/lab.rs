@@ -1,5 +1,7 @@
 //! The parts shared by all scenarios: programs, guest configuration, and functions that boot guests.
 
+mod options;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+pub(crate) use self::options::size_in_mebibytes;
+pub use self::options::{Chance, Options};
+use crate::arch::{Arch, Iommu};
 use crate::artifacts::{
-    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, RdmaCore, cache_dir,
+    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, Pages, RdmaCore, Suite, cache_dir,
     folder_of_linux,
 };
 use crate::initramfs::Initramfs;
@@ -16,6 +21,7 @@ use crate::kvm;
 use crate::modules::ModuleList;
 use crate::programs;
 use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
+use crate::report::Skip;
 use crate::run_dir::RunDir;
 use crate::vm::{self, Image, Vm};
 
@@ -24,96 +30,15 @@ pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Time limit from the start of QEMU to the agent's first response. Emulated guests on two busy cores can take a
 /// minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Kernel arguments for every guest. Only warnings go to the console, because an emulated serial line is slow.
-/// Mitigations serve no purpose here and are expensive under emulation. On a busy host, delays would make the timer
-/// check panic and the TSC watchdog print warnings.
-const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
-/// Kernel arguments that enable vfio in the guest.
-const IOMMU_ARGS: &str = "intel_iommu=on";
+/// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
+/// Mitigations serve no purpose here and are expensive under emulation.
+const KERNEL_ARGS: &str = "loglevel=5 mitigations=off";
 /// Modules that a guest needs for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
 /// Modules that a guest needs to mount shared host directories.
 const SHARE_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
 /// Modules that ext4 requests through an alias, if the kernel has them.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
-
-/// Help heading for the options that select guest components.
-const PARTS: &str = "Guest components";
-
-/// Options for guest components.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub struct Options {
-    /// Path to the QEMU binary, which must be version 11.0 or later with vfio-user-pci support [default: the
-    /// QEMU that guest-lab downloads]
-    #[arg(help_heading = PARTS, long, value_name = "FILE")]
-    pub qemu: Option<PathBuf>,
-    /// Guest kernel: `trixie` or `trixie-backports` for a Debian kernel, or a path [default:
-    /// trixie-backports]
-    ///
-    /// A path names either a kernel image whose modules are installed in /lib/modules, or a module directory,
-    /// such as /lib/modules/7.2.12, that also contains the kernel image as `vmlinuz`.
-    #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
-    pub kernel: Option<KernelChoice>,
-    /// Path to an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
-    #[arg(help_heading = PARTS, long, value_name = "FILE")]
-    pub root: Option<PathBuf>,
-    /// Kernel module to load at boot, along with its dependencies, before the stock drivers (repeatable)
-    #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
-    pub modules: Vec<PathBuf>,
-    /// Path to the hcad binary [default: hcad in the same directory as guest-lab]
-    #[arg(help_heading = PARTS, long, value_name = "FILE")]
-    pub hcad: Option<PathBuf>,
-    /// Path to the guest agent, which must be statically linked [default: the built-in agent]
-    #[arg(help_heading = PARTS, long, value_name = "FILE")]
-    pub agent: Option<PathBuf>,
-    /// QEMU accelerator [default: kvm if KVM can boot guests on this host, otherwise tcg]
-    #[arg(help_heading = PARTS, long, value_enum)]
-    pub accel: Option<Accelerator>,
-    /// Number of virtual CPUs per guest, 1 to 64
-    #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub cpus: u32,
-    /// Trace every device bound to a guest kernel driver; trace files are written next to the logs
-    #[arg(help_heading = PARTS, long)]
-    pub trace: bool,
-    /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`
-    #[arg(help_heading = PARTS, long, default_value = "512", value_name = "SIZE", value_parser = mebibytes)]
-    pub memory: u32,
-}
-
-impl Options {
-    fn given(&self) -> Vec<String> {
-        let kernel = self.kernel.as_ref().map(|kernel| match kernel {
-            KernelChoice::Stock(suite) => suite.name().into(),
-            KernelChoice::Path(path) => path.clone(),
-        });
-        let accel = self.accel.map(|accel| match accel {
-            Accelerator::Tcg => "tcg".into(),
-            Accelerator::Kvm => "kvm".into(),
-        });
-        let paths = [
-            ("--qemu", &self.qemu),
-            ("--kernel", &kernel),
-            ("--root", &self.root),
-            ("--hcad", &self.hcad),
-            ("--agent", &self.agent),
-            ("--accel", &accel),
-        ];
-        let given = paths.into_iter().filter_map(|(option, value)| Some((option, value.as_ref()?)));
-        given.map(|(option, value)| format!("{option}={}", value.display())).collect()
-    }
-}
-
-/// Options of scenarios with random choices.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub struct Chance {
-    /// Duration, in minutes, of scenarios that run for a fixed time, such as `torture` [default: 5]
-    #[arg(long, value_name = "N")]
-    pub minutes: Option<u64>,
-    /// Seed for random choices, as printed by an earlier run [default: random]
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-}
 
 /// All parts needed to start guests.
 #[derive(Debug)]
@@ -204,6 +129,7 @@ impl Lab {
 
     fn gather(options: &Options, added: Added) -> Result<Self> {
         let overrides = Overrides {
+            arch: options.arch,
             qemu: options.qemu.clone(),
             kernel: options.kernel.clone().unwrap_or_default(),
             root: options.root.clone(),
@@ -230,6 +156,29 @@ impl Lab {
             runs: programs::lab_dir()?,
             given: options.given(),
         })
+    }
+
+    /// Returns a lab for guests of this architecture with Debian's kernel. The runs have their own directory. Of the
+    /// user's guest components, only the daemon is used.
+    ///
+    /// # Errors
+    /// A part cannot be fetched.
+    pub async fn for_guests(&self, arch: Arch, pages: Pages) -> Result<Self> {
+        let suite = match self.kernel {
+            KernelChoice::Stock { suite, .. } => suite,
+            KernelChoice::Path(_) => Suite::TrixieBackports,
+        };
+        let options = Options {
+            arch: Some(arch),
+            kernel: Some(KernelChoice::Stock { suite, pages }),
+            hcad: self.hcad.clone(),
+            cpus: self.cpus,
+            memory: self.memory_mib,
+            trace: self.trace,
+            ..Options::default()
+        };
+        let lab = Self::prepare(&options).await?.with_chance(self.chance);
+        Ok(Self { runs: self.runs.join(format!("{arch}-guests")), ..lab })
     }
 
     /// Returns the path of the daemon under test.
@@ -310,6 +259,11 @@ impl Lab {
     /// # Errors
     /// Fails if a module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
+        let arch = self.artifacts.kernel.arch;
+        if arch.iommu().is_none() {
+            let reason = format!("user-space drivers need an IOMMU, which {arch} guests do not have");
+            return Err(Skip(reason).into());
+        }
         let image = self.pack(run, "initramfs", module_names, &[], &[])?;
         Ok(Image { iommu: true, ..image })
     }
@@ -408,7 +362,8 @@ impl Lab {
         fs::copy(&image.initramfs, folder.join("initramfs"))?;
         // iPXE resolves file names relative to the script's location. A kernel started through EFI finds its initramfs
         // through `initrd=`.
-        let args = command_line(KERNEL_ARGS);
+        let arch = self.artifacts.kernel.arch;
+        let args = command_line(arch, &kernel_args(arch, None, 0));
         let script = format!("#!ipxe\nkernel vmlinuz initrd=initramfs {args}\ninitrd initramfs\nboot\n");
         fs::write(folder.join(BOOT_SCRIPT), script)?;
         Ok(folder)
@@ -442,6 +397,8 @@ impl Lab {
         folder: &'static str,
         change: impl FnOnce(&Path) -> Result<()> + Send + 'static,
     ) -> Result<PathBuf> {
+        let arch = self.artifacts.kernel.arch;
+        ensure!(arch == Arch::HOST, "guest-lab cannot build drivers for {arch} guests on this machine");
         let (kernel, own) = (self.kernel.clone(), run.file("driver"));
         tokio::task::spawn_blocking(move || {
             let cache = cache_dir()?;
@@ -488,9 +445,11 @@ impl Lab {
             wanted.add(module)?;
         }
         let modules = wanted.finish();
-        let agent = self.agent.as_deref().map(read).transpose()?;
-        let mut archive = Initramfs::new(agent.as_deref().unwrap_or(programs::AGENT));
-        archive.add_busybox(&read(&self.artifacts.busybox)?, applets(&self.artifacts.busybox)?.lines());
+        let mut archive = match &self.agent {
+            Some(agent) => Initramfs::new(&read(agent)?),
+            None => Initramfs::new(programs::agent(self.artifacts.kernel.arch)?),
+        };
+        archive.add_busybox(&read(&self.artifacts.busybox)?, self.artifacts.busybox_applets()?.lines());
         let modules = archive.add_modules(&modules);
         for (path, content) in files {
             archive.add_file(path, content);
@@ -516,15 +475,15 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Enable the IOMMU only if the image needs it for vfio. Kernel drivers work without it, and with it, each of
-        // their DMA mappings would cause a VM exit.
-        let iommu = image.iommu;
+        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
+        let arch = self.artifacts.kernel.arch;
+        let iommu = arch.iommu().filter(|_| image.iommu);
         let machine = Machine {
             name: guest.name.to_owned(),
             memory_mib: guest.memory_mib.unwrap_or_else(|| self.memory_mib.max(guest.least_memory_mib)),
             cpus: self.cpus.max(guest.least_cpus),
             accelerator: self.accelerator,
-            kernel_args: kernel_args(iommu, guest.crash_memory_mib),
+            kernel_args: kernel_args(arch, iommu, guest.crash_memory_mib),
             iommu,
             disks: image
                 .disks
@@ -553,6 +512,10 @@ impl Lab {
     /// is not a sufficient test, because on some virtual hosts KVM can start firmware but cannot run Linux. The result
     /// is stored, and is valid until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
+        let arch = self.artifacts.kernel.arch;
+        if arch != Arch::HOST {
+            return Ok(Some(format!("the guests are {arch}, but this machine is {}", Arch::HOST)));
+        }
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
         }
@@ -599,49 +562,9 @@ pub fn guests_per_wave() -> usize {
     std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
 }
 
-fn mebibytes(text: &str) -> Result<u32, String> {
-    /// Minimum memory with which Debian's kernel can unpack its initramfs.
-    const LEAST_MIB: u32 = 128;
-    let size = size_in_mebibytes(text)?;
-    if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
-}
-
-/// Parses a size, which is a number of MiB or a number followed by M or G. Returns the number of MiB.
-pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['G', 'g']) {
-        Some(digits) => (digits, 1024),
-        None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
-    };
-    let number: u32 = digits
-        .parse()
-        .map_err(|_| "a size is a number of MiB, or a number followed by M or G, such as 2G".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "size is too large".to_owned())
-}
-
-fn kernel_args(iommu: bool, crash_memory_mib: u32) -> String {
-    let iommu = if iommu { format!("{IOMMU_ARGS} ") } else { String::new() };
-    let crash =
-        if crash_memory_mib > 0 { format!(" crashkernel={crash_memory_mib}M") } else { String::new() };
-    format!("{iommu}{KERNEL_ARGS}{crash}")
-}
-
-fn applets(busybox: &Path) -> Result<String> {
-    let output = Command::new(busybox)
-        .arg("--list")
-        .output()
-        .with_context(|| format!("cannot start {}", busybox.display()))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_size_defaults_to_mebibytes() {
-        assert_eq!(["512", "512M", "2G", "1g"].map(mebibytes), [Ok(512), Ok(512), Ok(2048), Ok(1024)]);
-        for wrong in ["", "64", "G", "1T", "-1", "4194304G"] {
-            assert!(mebibytes(wrong).is_err(), "{wrong}");
-        }
-    }
+fn kernel_args(arch: Arch, iommu: Option<Iommu>, crash_memory_mib: u32) -> String {
+    let iommu = iommu.map_or("", |iommu| iommu.kernel_args);
+    let crash = if crash_memory_mib > 0 { format!("crashkernel={crash_memory_mib}M") } else { String::new() };
+    let all = [iommu, KERNEL_ARGS, arch.kernel_args(), &crash];
+    all.into_iter().filter(|args| !args.is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -9,6 +9,7 @@
 //! compares the results with the specification.
 
 pub mod agent_link;
+pub mod arch;
 pub mod artifacts;
 mod bounded_log;
 pub mod daemon;

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{FromArgMatches as _, Parser, Subcommand};
+use guest_tests::arch::Arch;
 use guest_tests::artifacts::{self, Added, KernelChoice, ModuleBuild};
 use guest_tests::doctor::Doctor;
 use guest_tests::lab::{Chance, Lab, Options};
@@ -208,7 +209,7 @@ fn run(command: Command) -> Result<ExitCode> {
                     let lab = Lab::prepare_with(&options, Added::read(&artifacts::cache_dir()?)?).await?;
                     lab.fetch_user_space().await?;
                     let cache = artifacts::cache_dir()?;
-                    let qemu = artifacts::CachedParts::read(&cache).qemu;
+                    let qemu = artifacts::CachedParts::read(&cache, lab.kernel().arch).qemu;
                     let qemu = qemu.map(|version| format!("QEMU {version}, ")).unwrap_or_default();
                     let kernel = lab.kernel().release();
                     line(&format!(
@@ -268,7 +269,8 @@ async fn run_scenarios(
 /// Replaces this process with QEMU. QEMU then receives this process's signals, uses its terminal and determines its
 /// exit status. Returns only if QEMU cannot be started.
 async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
-    let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?)).await??;
+    let qemu = tokio::task::spawn_blocking(|| artifacts::fetched_qemu(&artifacts::cache_dir()?, Arch::HOST))
+        .await??;
     let mut command = std::process::Command::new(&qemu.program);
     let error = command.args(&qemu.leading_args).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", qemu.program.display()))

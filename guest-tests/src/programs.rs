@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::arch::Arch;
 use crate::artifacts::cache_dir;
 
 /// Returns the directory for run output: `lab` in Cargo's target directory if this program was built there, and
@@ -44,8 +45,26 @@ pub fn guest_lab() -> Result<PathBuf> {
     beside("guest-lab")
 }
 
-/// The guest agent, a static executable.
-pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent"));
+/// Returns the guest agent, a static executable.
+///
+/// # Errors
+/// The agent was not built, because its Rust target was not installed.
+pub fn agent(arch: Arch) -> Result<&'static [u8]> {
+    let (agent, target): (&[u8], _) = match arch {
+        Arch::Amd64 => {
+            (include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent-amd64")), "x86_64-unknown-linux-gnu")
+        }
+        Arch::Arm64 => {
+            (include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent-arm64")), "aarch64-unknown-linux-musl")
+        }
+    };
+    ensure!(
+        !agent.is_empty(),
+        "this guest-lab was built without the agent for {arch} guests; run 'rustup target add {target}', then build \
+         guest-lab again"
+    );
+    Ok(agent)
+}
 
 fn beside(program: &str) -> Result<PathBuf> {
     let folder = std::env::var_os("HCAD_PROGRAMS").filter(|folder| !folder.is_empty());

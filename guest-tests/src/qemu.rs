@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::arch::{Arch, Iommu};
 use crate::artifacts::{Kernel, QemuProgram};
 
 /// Address space reserved at each empty slot for the BARs of a hot-plugged device.
@@ -31,8 +32,8 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// Additional arguments for the kernel's command line.
     pub kernel_args: String,
-    /// Whether devices are behind an IOMMU, as user-space drivers require.
-    pub iommu: bool,
+    /// The IOMMU in front of all devices, for user-space drivers.
+    pub iommu: Option<Iommu>,
     /// Images of the guest's read-only disks, /dev/vda and so on.
     pub disks: Vec<PathBuf>,
     /// Image of an additional, writable disk that outlives QEMU.
@@ -128,23 +129,13 @@ impl Machine {
             args.flag("-no-reboot");
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
-        // The daemon accesses guest memory directly, so the memory must have a shared backend. With graphics=off,
-        // the firmware and the boot loader use the serial port.
-        let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
-        // Without a PIT, Linux calibrates the TSC against the HPET. Calibrating an emulated CPU against the PIT on a
-        // busy host can be off by a factor of ten, and the guest's clock then runs up to ten times too fast.
-        let timer = match self.accelerator {
-            Accelerator::Tcg if self.boot_loader.is_none() => ",pit=off",
-            _ => "",
-        };
-        args.pair("-M", format!("q35,memory-backend=mem{graphics}{timer}"));
+        // The daemon accesses guest memory directly, so the memory must have a shared backend.
+        let machine = kernel.arch.machine(self.accelerator, self.boot_loader.is_some());
+        args.pair("-M", format!("{machine},memory-backend=mem"));
         args.pair("-m", format!("{}M", self.memory_mib));
         args.pair("-object", format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib));
-        match self.accelerator {
-            Accelerator::Tcg => args.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
-            // Interrupt remapping in the emulated IOMMU requires a split irqchip.
-            Accelerator::Kvm => args.pair("-accel", "kvm,kernel-irqchip=split").pair("-cpu", "host"),
-        };
+        let (accelerator, processor) = kernel.arch.processor(self.accelerator);
+        args.pair("-accel", accelerator).pair("-cpu", processor);
         args.pair("-smp", self.cpus.to_string());
 
         match &self.boot_loader {
@@ -154,7 +145,7 @@ impl Machine {
             None => {
                 args.pair("-kernel", kernel.image.display().to_string());
                 args.pair("-initrd", initramfs.display().to_string());
-                args.pair("-append", command_line(&self.kernel_args));
+                args.pair("-append", command_line(kernel.arch, &self.kernel_args));
             }
         }
 
@@ -175,10 +166,9 @@ impl Machine {
             args.pair("-qmp", format!("unix:{}", escaped(socket)));
         }
 
-        if self.iommu {
-            // With caching-mode=on, the guest notifies the emulated IOMMU of every new mapping, so that QEMU can
-            // forward the mapping to the device. The IOMMU must precede the devices whose accesses it translates.
-            args.pair("-device", "intel-iommu,caching-mode=on");
+        if let Some(iommu) = self.iommu {
+            // The IOMMU must precede the devices whose accesses it translates.
+            args.pair("-device", iommu.device);
         }
         args.pair("-device", "virtio-serial-pci");
         // Put the exec ports before the agent's port, so that they exist by the time the agent's port does.
@@ -256,8 +246,8 @@ impl Args {
 }
 
 /// Returns the command line for a guest's kernel, with additional `args`.
-pub(crate) fn command_line(args: &str) -> String {
-    format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
+pub(crate) fn command_line(arch: Arch, args: &str) -> String {
+    format!("console={} panic=-1 {args}", arch.console()).trim_end().to_owned()
 }
 
 /// Returns the properties of a vfio-user device with the given server socket.
@@ -299,8 +289,12 @@ mod tests {
     use super::*;
 
     fn line(machine: &Machine, console: Option<PathBuf>) -> String {
+        line_of(Arch::Amd64, machine, console)
+    }
+
+    fn line_of(arch: Arch, machine: &Machine, console: Option<PathBuf>) -> String {
         let qemu = QemuProgram { program: "qemu".into(), leading_args: vec!["-L".into(), "fw".into()] };
-        let kernel = Kernel { image: "vmlinuz".into(), modules: "modules".into() };
+        let kernel = Kernel { arch, image: "vmlinuz".into(), modules: "modules".into() };
         let endpoints = Endpoints {
             agent: "s/agent".into(),
             commands: vec!["s/exec".into()],
@@ -320,7 +314,7 @@ mod tests {
             cpus: 1,
             accelerator: Accelerator::Tcg,
             kernel_args: "quiet".into(),
-            iommu: true,
+            iommu: Arch::Amd64.iommu(),
             disks: Vec::new(),
             own_disk: None,
             nics: Vec::new(),
@@ -351,9 +345,17 @@ mod tests {
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing from {line}"));
         assert!(at("intel-iommu,caching-mode=on") < at(r#"{"driver":"vfio-user-pci""#));
         assert!(line.contains(
-            "memory-backend=mem,pit=off -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on"
+            "-M q35,pit=off,memory-backend=mem -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on"
         ));
         assert!(line.contains("-append console=ttyS0 panic=-1 quiet -chardev"));
+    }
+
+    #[test]
+    fn arm64_guest_has_gicv3_with_its() {
+        let line = line_of(Arch::Arm64, &Machine { iommu: Arch::Arm64.iommu(), ..machine() }, None);
+        assert!(line.contains("-M virt,gic-version=3,its=on,memory-backend=mem -m 512M"), "{line}");
+        assert!(line.contains("-append console=ttyAMA0 panic=-1 quiet -chardev"), "{line}");
+        assert!(!line.contains("iommu"), "{line}");
     }
 
     #[test]
@@ -366,7 +368,7 @@ mod tests {
         };
         let disks = vec!["c/image.ext4".into()];
         let own_disk = Some("c/own".into());
-        let line = line(&Machine { iommu: false, disks, own_disk, nics: vec![nic], ..machine() }, None);
+        let line = line(&Machine { iommu: None, disks, own_disk, nics: vec![nic], ..machine() }, None);
         assert!(!line.contains("iommu"));
         assert!(line.contains(
             "-netdev dgram,id=net0,local.type=inet,local.host=127.0.0.1,local.port=7002,\

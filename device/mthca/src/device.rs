@@ -220,7 +220,8 @@ impl Frontend for Mthca {
 
     fn doorbell_words(&self, words: &mut Vec<u64>) {
         if let Some(resources) = self.state.resources() {
-            uar::words(&resources.uar, self.setup.options.limits.uar_pages(), words);
+            let pages = self.setup.options.limits.uar_pages();
+            uar::words(&resources.uar, resources.layout.log_uar_page, pages, words);
         }
     }
 
@@ -244,7 +245,10 @@ impl Frontend for Mthca {
                     self.write_register(cx, offset, u32::from_be_bytes(word));
                 }
             }
-            _ => match (self.doorbells.write(offset, data), self.state.resources_mut()) {
+            _ => match (
+                self.doorbells.write(self.state.log_uar_page(), offset, data),
+                self.state.resources_mut(),
+            ) {
                 (Ok(Some(doorbell)), Some(resources)) if self.mapped => {
                     resources.handle_mapped_doorbell(cx, &doorbell)
                 }

@@ -57,13 +57,20 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2 of either a whole doorbell or one half. Returns `None` for a first half.
+    /// Handles a store to BAR2, either of a whole doorbell or of one half. Returns `None` for a first half. The size of
+    /// a UAR page is 2^`log_uar_page` times 4 KiB, of which only the first 4 KiB contain registers.
     ///
     /// # Errors
-    /// Fails if the register does not exist or does not support this width. The store is then ignored.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<Option<Doorbell>, IgnoreReason> {
-        let page = u32::try_from(offset / UAR_PAGE).map_err(|_| NO_REGISTER)?;
-        let (register, second) = UarRegister::at(offset % UAR_PAGE).ok_or(NO_REGISTER)?;
+    /// The store is ignored if the register does not exist or does not support this width.
+    pub fn write(
+        &mut self,
+        log_uar_page: u8,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<Doorbell>, IgnoreReason> {
+        let page_len = UAR_PAGE << log_uar_page;
+        let page = u32::try_from(offset / page_len).map_err(|_| NO_REGISTER)?;
+        let (register, second) = UarRegister::at(offset % page_len).ok_or(NO_REGISTER)?;
         let place = match register {
             UarRegister::Send => 0,
             UarRegister::ArmCq => 1,
@@ -173,26 +180,33 @@ mod tests {
 
     #[test]
     fn documented_doorbells_are_decoded() {
-        assert_eq!(pages().write(0x2010, &SEND), sent(2));
-        assert_eq!(pages().write(0x2020, &ARM), armed(2));
+        assert_eq!(pages().write(0, 0x2010, &SEND), sent(2));
+        assert_eq!(pages().write(0, 0x2020, &ARM), armed(2));
     }
 
     #[test]
     fn second_half_completes_doorbell() {
         let mut pages = pages();
-        assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
-        assert_eq!(pages.write(0x3020, &ARM[..4]), Ok(None));
-        assert_eq!(pages.write(0x3014, &SEND[4..]), sent(3));
-        assert_eq!(pages.write(0x3024, &ARM[4..]), armed(3));
+        assert_eq!(pages.write(0, 0x3010, &SEND[..4]), Ok(None));
+        assert_eq!(pages.write(0, 0x3020, &ARM[..4]), Ok(None));
+        assert_eq!(pages.write(0, 0x3014, &SEND[4..]), sent(3));
+        assert_eq!(pages.write(0, 0x3024, &ARM[4..]), armed(3));
     }
 
     #[test]
     fn first_half_is_kept_per_uar_page() {
         let mut pages = pages();
-        assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
-        assert_eq!(pages.write(0x4010, &[0xff; 4]), Ok(None));
-        assert!(matches!(pages.write(0x3010, &[0xff; 8]), Ok(Some(_))));
-        assert_eq!(pages.write(0x3014, &SEND[4..]), sent(3));
+        assert_eq!(pages.write(0, 0x3010, &SEND[..4]), Ok(None));
+        assert_eq!(pages.write(0, 0x4010, &[0xff; 4]), Ok(None));
+        assert!(matches!(pages.write(0, 0x3010, &[0xff; 8]), Ok(Some(_))));
+        assert_eq!(pages.write(0, 0x3014, &SEND[4..]), sent(3));
+    }
+
+    #[test]
+    fn uar_pages_of_16_kib_are_decoded() {
+        assert_eq!(pages().write(2, 0x8010, &SEND), sent(2));
+        assert_eq!(pages().write(2, 0x9010, &SEND), Err(NO_REGISTER));
+        assert_eq!(pages().write(2, (8 << 20) - 0x4000 + 0x10, &SEND), sent(511));
     }
 
     #[test]
@@ -207,9 +221,9 @@ mod tests {
             (0x2014, 8, WIDTH),
             (8 << 20, 8, NO_REGISTER),
         ] {
-            assert_eq!(pages.write(offset, &SEND[..len]), Err(reason), "{len} bytes at {offset:#x}");
+            assert_eq!(pages.write(0, offset, &SEND[..len]), Err(reason), "{len} bytes at {offset:#x}");
         }
-        assert_eq!(pages.write(u64::MAX - 7, &SEND), Err(NO_REGISTER));
-        assert_eq!(pages.write((8 << 20) - 4096 + 0x10, &SEND), sent(2047));
+        assert_eq!(pages.write(0, u64::MAX - 7, &SEND), Err(NO_REGISTER));
+        assert_eq!(pages.write(0, (8 << 20) - 4096 + 0x10, &SEND), sent(2047));
     }
 }

@@ -83,6 +83,11 @@ impl DeviceState {
         }
     }
 
+    /// Returns log2 of the size of a UAR page in units of 4 KiB, as the driver has set it with INIT_HCA.
+    pub fn log_uar_page(&self) -> u8 {
+        self.resources().map_or(0, |resources| resources.layout.log_uar_page)
+    }
+
     /// Maps ICM pages (MAP_ICM).
     ///
     /// # Errors

@@ -27,10 +27,12 @@ type UarSlot = (u32, UarRegister);
 
 pub type UarQueues = PollRounds<UarSlot>;
 
-/// Appends the BAR2 offset of each doorbell register that has queues. BAR2 has `pages` pages.
-pub fn words(queues: &UarQueues, pages: u32, words: &mut Vec<u64>) {
-    let slots = queues.slots().take_while(|(page, _)| *page < pages);
-    words.extend(slots.map(|(page, register)| u64::from(page) * UAR_PAGE + register.offset()));
+/// Appends the BAR2 offset of each doorbell register that has queues. BAR2 has `pages` pages of 4 KiB. A UAR page
+/// consists of 2^`log_uar_page` of them.
+pub fn words(queues: &UarQueues, log_uar_page: u8, pages: u32, words: &mut Vec<u64>) {
+    let page_len = UAR_PAGE << log_uar_page;
+    let slots = queues.slots().take_while(|(page, _)| *page < pages >> log_uar_page);
+    words.extend(slots.map(|(page, register)| u64::from(page) * page_len + register.offset()));
 }
 
 impl Resources {
@@ -128,7 +130,10 @@ mod tests {
             queues.add(slot, 1);
         }
         let mut found = Vec::new();
-        words(&queues, 8, &mut found);
+        words(&queues, 0, 8, &mut found);
         assert_eq!(found, [0x2010, 0x7020]);
+        found.clear();
+        words(&queues, 2, 32, &mut found);
+        assert_eq!(found, [0x8010, 0x1_c020]);
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::sources::Archive;
+use crate::arch::Arch;
 use crate::testbed::progress::Line;
 
 /// Interval between progress updates during a download.
@@ -127,13 +128,14 @@ impl Apt {
         kind: Kind,
         component: Component,
         release: Release,
+        arch: Arch,
     ) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
                 "{tool} is not installed; the lab requires it to download and unpack Debian packages. Install the Debian packages apt and dpkg, or run 'guest-lab fetch' on another machine and copy its cache directory"
             );
         }
-        Self::update(dir, etc_apt, kind, component, release, &[])
+        Self::update(dir, etc_apt, kind, component, release, arch, &[])
     }
 
     /// Checks whether one of the machine's archives has the stable release. Fetches only release files, and waits only
@@ -143,7 +145,8 @@ impl Apt {
     /// Fails if none of the machine's archives responds. The error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
         let release = Release::Stable(Suite::Trixie);
-        Self::update(dir, etc_apt, Kind::Binary, Component::Main, release, PROBE_OPTIONS).map(drop)
+        Self::update(dir, etc_apt, Kind::Binary, Component::Main, release, Arch::HOST, PROBE_OPTIONS)
+            .map(drop)
     }
 
     fn update(
@@ -152,6 +155,7 @@ impl Apt {
         kind: Kind,
         component: Component,
         release: Release,
+        arch: Arch,
         options: &[&'static str],
     ) -> Result<Self> {
         let apt = Self { config: dir.join("apt.conf") };
@@ -159,12 +163,12 @@ impl Apt {
             fs::create_dir_all(dir.join(folder))?;
         }
         fs::write(dir.join("status"), "")?;
-        fs::write(&apt.config, private_config(dir))?;
+        fs::write(&apt.config, private_config(dir, arch))?;
 
         let suites = release.suites();
         let mut failures = Vec::new();
         for archive in Archive::of_machine(etc_apt)? {
-            fs::write(dir.join("debian.sources"), archive.source_list(kind, suites, component))?;
+            fs::write(dir.join("debian.sources"), archive.source_list(kind, suites, component, arch))?;
             match apt.get(options.iter().chain(&["-qq", "update"]), None) {
                 Ok(_) => return Ok(apt),
                 Err(error) => failures.push(format!("{error:#}")),
@@ -277,7 +281,7 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// Hooks are cleared, because they would act on the host. The sandbox is disabled, because it would make apt switch
 /// from root to a user that cannot write to this directory. The sandbox is not needed, because this instance writes
 /// only to its own directory.
-fn private_config(dir: &Path) -> String {
+fn private_config(dir: &Path, arch: Arch) -> String {
     let dir = dir.display();
     format!(
         r#"#clear APT::Update::Pre-Invoke;
@@ -287,7 +291,8 @@ fn private_config(dir: &Path) -> String {
 #clear Acquire::IndexTargets::deb::DEP-11-icons;
 #clear Acquire::IndexTargets::deb::DEP-11-icons-small;
 #clear Acquire::IndexTargets::deb::DEP-11-icons-hidpi;
-APT::Architecture "amd64";
+APT::Architecture "{arch}";
+APT::Architectures {{ "{arch}"; }};
 APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";
 Acquire::Languages "none";

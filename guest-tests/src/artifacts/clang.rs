@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use super::apt::{Component, Package, Release, Suite, run};
 use super::cache::Work;
 use super::packages::{Set, Unpacked};
+use crate::arch::Arch;
 
 /// Major version of the compiler in Debian's stable release.
 const VERSION: &str = "19";
@@ -63,6 +64,7 @@ impl Clang {
         let set = Set {
             name: "C compiler",
             install: &["base-files", &clang, &lld, "libc6-dev", "libbpf-dev"],
+            arch: Arch::HOST,
             release: Release::Stable(suite),
             component: Component::Main,
             wanted: &is_wanted,

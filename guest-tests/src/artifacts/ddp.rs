@@ -12,8 +12,9 @@ use anyhow::Result;
 
 use super::apt::{Component, Release, Suite};
 use super::cache;
-use super::debian::{IMAGE, debian, make_image};
+use super::debian::{IMAGE, make_image, tools};
 use super::packages::Set;
+use crate::arch::Arch;
 
 /// Directory below `/lib/firmware` that the driver searches for packages.
 pub const FOLDER: &str = "intel/ice/ddp";
@@ -126,11 +127,12 @@ fn text<const LEN: usize>(text: &str) -> [u8; LEN] {
 
 /// Returns the path of a disk image that contains Debian's package as `ice.pkg`. Creates the image if it is not cached.
 pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
-    let tools = debian(cache)?.join("root");
+    let tools = tools(cache, Arch::HOST)?;
     let entry = cache::entry(cache, "ice-ddp-1", |work| {
         let set = Set {
             name: "E810 firmware",
             install: &["firmware-intel-misc"],
+            arch: Arch::HOST,
             release: Release::Stable(Suite::Trixie),
             component: Component::NonFreeFirmware,
             wanted: &|package| package.name == "firmware-intel-misc",

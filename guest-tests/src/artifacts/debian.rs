@@ -18,6 +18,7 @@ use super::cache::{self, Work};
 use super::kernel::Kernel;
 use super::packages::{self, Set, Unpacked};
 use super::python;
+use crate::arch::Arch;
 use crate::testbed::progress::Line;
 
 /// Packages to install: shells and tools, all RDMA packages, storage and MPI over RDMA, tools that inspect and measure
@@ -147,9 +148,8 @@ const WITHOUT: &[&str] = &[
     "udev",
 ];
 
-/// Directories that no program needs at run time.
+/// Directories that no program needs at run time, in addition to those returned by [`pruned`].
 const PRUNED: &[&str] = &[
-    "usr/lib/x86_64-linux-gnu/gconv",
     "usr/share/bash-completion",
     "usr/share/doc",
     "usr/share/info",
@@ -176,7 +176,7 @@ impl Disks {
     /// # Errors
     /// Fails if packages cannot be fetched, or if an image cannot be created.
     pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
-        Self::of(cache, kernel, &with_added(cache, added)?)
+        Self::of(cache, kernel, &with_added(cache, kernel.arch, added)?)
     }
 
     /// Returns the disks with DPDK added.
@@ -184,7 +184,7 @@ impl Disks {
     /// # Errors
     /// Same as for [`Disks::obtain`].
     pub fn with_dpdk(cache: &Path, kernel: &Kernel) -> Result<Self> {
-        Self::of(cache, kernel, &with_dpdk(cache)?)
+        Self::of(cache, kernel, &with_dpdk(cache, kernel.arch)?)
     }
 
     /// Returns the disks with the programs that the kernel's self-tests of network drivers need.
@@ -192,7 +192,7 @@ impl Disks {
     /// # Errors
     /// Same as for [`Disks::obtain`].
     pub fn with_self_test_programs(cache: &Path, kernel: &Kernel) -> Result<Self> {
-        Self::of(cache, kernel, &with_self_test_programs(cache)?)
+        Self::of(cache, kernel, &with_self_test_programs(cache, kernel.arch)?)
     }
 
     /// Returns the disks with the newest rdma-core instead of the stable release's.
@@ -200,11 +200,11 @@ impl Disks {
     /// # Errors
     /// Same as for [`Disks::obtain`].
     pub fn with_newest_rdma_core(cache: &Path, kernel: &Kernel) -> Result<Self> {
-        Self::of(cache, kernel, &newest(cache)?)
+        Self::of(cache, kernel, &newest(cache, kernel.arch)?)
     }
 
     fn of(cache: &Path, kernel: &Kernel, system: &Path) -> Result<Self> {
-        let tools = debian(cache)?.join("root");
+        let tools = tools(cache, kernel.arch)?;
         Ok(Self { system: system.join(IMAGE), modules: modules(cache, &tools, kernel)? })
     }
 }
@@ -212,49 +212,96 @@ impl Disks {
 pub(super) const IMAGE: &str = "image.ext4";
 
 /// Returns the system's cache entry, which contains the unpacked system in `root` and its image.
-pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
-    cache::entry(cache, &entry_name(), |work| {
+pub(super) fn debian(cache: &Path, arch: Arch) -> Result<PathBuf> {
+    // Fetch the tools first, because the cache is locked while an entry is created.
+    let foreign_tools = if arch == Arch::HOST { None } else { Some(tools(cache, arch)?) };
+    cache::entry(cache, &entry_name(arch), |work| {
         let set = Set {
             name: "root filesystem",
             install: INSTALL,
+            arch,
             release: Release::Stable(Suite::Trixie),
             component: Component::Main,
             wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
         };
         let root = set.fetch(work)?;
-        finish(&root, &root, &work.entry.join(IMAGE))
+        finish(arch, foreign_tools.as_deref().unwrap_or(&root), &root, &work.entry.join(IMAGE))
     })
 }
 
-/// Returns the cache entry for a system from the unstable release, which has the newest rdma-core. The stable release
+/// Returns a directory with unpacked programs that create images for guests. They run on this machine: mke2fs, depmod,
+/// Python and busybox. For guests of this machine's architecture, it is the guests' own system.
+pub(super) fn tools(cache: &Path, guest: Arch) -> Result<PathBuf> {
+    if guest == Arch::HOST {
+        return Ok(debian(cache, guest)?.join("root"));
+    }
+    let entry = cache::entry(cache, "image-tools-1", |work| {
+        let set = Set {
+            name: "image tools",
+            install: &["busybox-static", "e2fsprogs", "kmod", "python3"],
+            arch: Arch::HOST,
+            release: Release::Stable(Suite::Trixie),
+            component: Component::Main,
+            wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
+        };
+        set.fetch(work).map(drop)
+    })?;
+    Ok(entry.join("root"))
+}
+
+/// Returns the directory with the Python that compiles modules for the system `root`. A system of this machine's
+/// architecture has its own.
+pub(super) fn with_python<'a>(arch: Arch, tools: &'a Path, root: &'a Path) -> &'a Path {
+    if arch == Arch::HOST { root } else { tools }
+}
+
+/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. The stable release
 /// lacks the libraries that this rdma-core needs, so it cannot be added to the stable system.
-pub(super) fn newest(cache: &Path) -> Result<PathBuf> {
-    let system = debian(cache)?;
-    let name = format!("debian-unstable-1-{:016x}", digest(INSTALL_FOR_TESTS.iter().chain(WITHOUT).copied()));
+pub(super) fn newest(cache: &Path, arch: Arch) -> Result<PathBuf> {
+    let tools = tools(cache, arch)?;
+    let digest = digest(INSTALL_FOR_TESTS.iter().chain(WITHOUT).copied());
+    let name = of_arch("debian-unstable-1", arch, digest);
     cache::entry(cache, &name, |work| {
         let set = Set {
             name: "root filesystem (unstable)",
             install: INSTALL_FOR_TESTS,
+            arch,
             release: Release::Unstable,
             component: Component::Main,
             wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
         };
         let root = set.fetch(work)?;
-        finish(&system.join("root"), &root, &work.entry.join(IMAGE))
+        finish(arch, &tools, &root, &work.entry.join(IMAGE))
     })
 }
 
 /// Returns the name of the cache entry, which depends on the list of packages.
-pub(super) fn entry_name() -> String {
-    format!("debian-5-{:016x}", digest(INSTALL.iter().chain(WITHOUT).chain(PRUNED).copied()))
+pub(super) fn entry_name(arch: Arch) -> String {
+    let pruned = pruned(arch);
+    let words = INSTALL.iter().chain(WITHOUT).copied().chain(pruned.iter().map(String::as_str));
+    of_arch("debian-5", arch, digest(words))
 }
 
-/// Creates an image from unpacked packages, using the tools of the system at `tools`.
-fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
+/// Returns the name of a cache entry for one architecture. Entries for x86-64 have no architecture in their names.
+fn of_arch(name: &str, arch: Arch, digest: u64) -> String {
+    match arch {
+        Arch::Amd64 => format!("{name}-{digest:016x}"),
+        Arch::Arm64 => format!("{name}-{arch}-{digest:016x}"),
+    }
+}
+
+/// Returns the directories that no program needs at run time.
+fn pruned(arch: Arch) -> Vec<String> {
+    let conversions = format!("usr/lib/{}/gconv", arch.libraries());
+    std::iter::once(conversions).chain(PRUNED.iter().map(|&folder| folder.to_owned())).collect()
+}
+
+/// Creates an image from unpacked packages with the tools of the system at `tools`.
+fn finish(arch: Arch, tools: &Path, root: &Path, image: &Path) -> Result<()> {
     let progress = Line::begin("root filesystem");
-    configure(root)?;
+    configure(arch, root)?;
     progress.step("compiling Python modules");
-    python::compile_system(root)?;
+    python::compile_system(with_python(arch, tools, root), root)?;
     progress.step("creating the disk image");
     make_image(tools, root, image)?;
     progress.done("created the disk image");
@@ -262,32 +309,38 @@ fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
 }
 
 /// Returns the cache entry for the system with the user's added packages and all their dependencies.
-pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
+pub(super) fn with_added(cache: &Path, arch: Arch, added: &Added) -> Result<PathBuf> {
     let names: Vec<&str> = added.names().collect();
-    if names.is_empty() { debian(cache) } else { with(cache, &names, &[], &|_| true) }
+    if names.is_empty() { debian(cache, arch) } else { with(cache, arch, &names, &[], &|_| true) }
 }
 
 /// Returns the cache entry for the system with the programs that the kernel's self-tests of network drivers need.
 ///
 /// The tests of recent kernels need an `ethtool` that prints channels as JSON, and that hashes IPv6 flow labels. The
 /// stable release's `ethtool` does neither.
-pub(super) fn with_self_test_programs(cache: &Path) -> Result<PathBuf> {
+pub(super) fn with_self_test_programs(cache: &Path, arch: Arch) -> Result<PathBuf> {
     const PACKAGES: &[&str] = &["bpftool", "python3-jsonschema", "python3-yaml", "socat", "tcpdump"];
-    with(cache, PACKAGES, &["ethtool"], &|name| !WITHOUT.contains(&name))
+    with(cache, arch, PACKAGES, &["ethtool"], &|name| !WITHOUT.contains(&name))
 }
 
 /// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships `testpmd` in the
 /// development package `dpdk-dev`. The development packages on which it depends are omitted.
-pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
+pub(super) fn with_dpdk(cache: &Path, arch: Arch) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
-    with(cache, &[PACKAGE], &[], &runs)
+    with(cache, arch, &[PACKAGE], &[], &runs)
 }
 
 /// Returns the cache entry for the system with the packages `names`, and with those of their dependencies that `wanted`
 /// accepts. The packages `unstable` come from the unstable release, without their dependencies.
-fn with(cache: &Path, names: &[&str], unstable: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
-    let system = debian(cache)?;
+fn with(
+    cache: &Path,
+    arch: Arch,
+    names: &[&str],
+    unstable: &[&str],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<PathBuf> {
+    let (system, tools) = (debian(cache, arch)?, tools(cache, arch)?);
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parts = names.iter().chain(unstable).copied().chain([base]);
     let name = format!("debian-added-1-{:016x}", digest(parts));
@@ -300,6 +353,7 @@ fn with(cache: &Path, names: &[&str], unstable: &[&str], wanted: &dyn Fn(&str) -
             let set = Set {
                 name: "root filesystem (unstable)",
                 install: unstable,
+                arch,
                 release: Release::Unstable,
                 component: Component::Main,
                 wanted: &|package| unstable.contains(&package.name.as_str()),
@@ -311,12 +365,13 @@ fn with(cache: &Path, names: &[&str], unstable: &[&str], wanted: &dyn Fn(&str) -
         let set = Set {
             name: "root filesystem",
             install: names,
+            arch,
             release: Release::Stable(Suite::Trixie),
             component: Component::Main,
             wanted: &|package| !present.contains(package) && wanted(&package.name),
         };
         let root = set.fetch(work)?;
-        finish(&system.join("root"), &root, &work.entry.join(IMAGE))
+        finish(arch, &tools, &root, &work.entry.join(IMAGE))
     })
 }
 
@@ -329,9 +384,9 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs the steps of the maintainer scripts that guests need.
-fn configure(root: &Path) -> Result<()> {
-    for folder in PRUNED {
+/// Performs those steps of the maintainer scripts that guests need.
+fn configure(arch: Arch, root: &Path) -> Result<()> {
+    for folder in &pruned(arch) {
         let path = root.join(folder);
         if path.exists() {
             fs::remove_dir_all(&path).with_context(|| format!("cannot remove {folder}"))?;

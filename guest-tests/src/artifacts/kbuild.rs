@@ -16,6 +16,7 @@ use super::apt::{Component, Package, Release, Suite, run};
 use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
+use crate::arch::Arch;
 
 /// Name prefixes of the packages to fetch. All other dependencies of the kernel headers are omitted.
 const WANTED: &[&str] =
@@ -38,15 +39,15 @@ pub struct ModuleBuild {
 }
 
 impl ModuleBuild {
-    /// Finds or fetches the tool chain for a kernel. For a user's own kernel, the build directory is `build` in the
+    /// Finds or fetches the tool chain for a kernel of this machine's architecture. For a user's own kernel, the build directory is `build` in the
     /// module directory, and the compiler is the host's.
     ///
     /// # Errors
     /// Fails if the tool chain cannot be fetched, or if the user's kernel has no build directory.
     pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
-        let kernel = Kernel::obtain(cache, choice)?;
+        let kernel = Kernel::obtain(cache, Arch::HOST, choice)?;
         let suite = match choice {
-            KernelChoice::Stock(suite) => *suite,
+            KernelChoice::Stock { suite, .. } => *suite,
             KernelChoice::Path(_) => {
                 let tree = kernel.modules.join("build");
                 ensure!(
@@ -66,7 +67,11 @@ impl ModuleBuild {
         let has_own = own.join("src").join(&headers).is_dir();
         cache::entry(&cache, &name, |work| {
             let made = if has_own {
-                let compiler = format!("{}-x86-64-linux-gnu", compiler(&own.join("src").join(&headers))?);
+                let compiler = format!(
+                    "{}-{}",
+                    compiler(&own.join("src").join(&headers))?,
+                    Arch::HOST.libraries().replace('_', "-")
+                );
                 let made = fetch(work, suite, &[&compiler, "binutils", "libelf1t64", "make", "pahole"])?;
                 copy_headers(&own, &made.join("usr"))?;
                 made
@@ -117,6 +122,7 @@ fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
     let set = Set {
         name: "compiler",
         install,
+        arch: Arch::HOST,
         release: Release::Stable(suite),
         component: Component::Main,
         wanted: &is_wanted,
@@ -197,8 +203,8 @@ fn put_behind_script(program: &Path, made: &Path, root: &Path) -> Result<()> {
     let at = |path: &str| root.join(path).display().to_string();
     let script = format!(
         "#!/bin/sh\nexec '{}' --library-path '{}:{}' --argv0 \"$0\" '{}' \"$@\"\n",
-        at("usr/lib64/ld-linux-x86-64.so.2"),
-        at("usr/lib/x86_64-linux-gnu"),
+        at(Arch::HOST.loader()),
+        at(&format!("usr/lib/{}", Arch::HOST.libraries())),
         at("usr/lib"),
         root.join(behind.strip_prefix(made)?).display()
     );

@@ -1,5 +1,6 @@
 //! Kernels for guests: Debian's kernel from one of two suites, or the user's own kernel.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,35 +10,69 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{Component, Release, Suite};
 use super::cache;
 use super::packages::Set;
+use crate::arch::Arch;
 
 /// Selects the guests' kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelChoice {
-    /// Debian's stock kernel from this suite.
-    Stock(Suite),
+    /// Debian's stock kernel of this suite.
+    Stock { suite: Suite, pages: Pages },
     /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image file whose modules
     /// are in `/lib/modules`.
     Path(PathBuf),
 }
 
+/// Page size of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Pages of 4 KiB, which Debian's kernels have by default.
+    Usual,
+    /// Pages of 16 KiB, which another Debian kernel for arm64 has.
+    Of16KiB,
+}
+
+impl Pages {
+    /// Returns what the names of Debian's packages and the option `--kernel` have at their end.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Usual => "",
+            Self::Of16KiB => "-16k",
+        }
+    }
+}
+
 impl Default for KernelChoice {
     fn default() -> Self {
-        Self::Stock(Suite::TrixieBackports)
+        Self::Stock { suite: Suite::TrixieBackports, pages: Pages::Usual }
+    }
+}
+
+impl fmt::Display for KernelChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stock { suite, pages } => write!(f, "{}{}", suite.name(), pages.suffix()),
+            Self::Path(path) => path.display().fmt(f),
+        }
     }
 }
 
 impl FromStr for KernelChoice {
     type Err = std::convert::Infallible;
 
-    /// Parses the name of a suite. Any other text is a path.
+    /// Parses the name of a suite, optionally with a page size. Any other text is a path.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let suite = [Suite::Trixie, Suite::TrixieBackports].into_iter().find(|suite| suite.name() == text);
-        Ok(suite.map_or_else(|| Self::Path(text.into()), Self::Stock))
+        let (name, pages) = match text.strip_suffix(Pages::Of16KiB.suffix()) {
+            Some(name) => (name, Pages::Of16KiB),
+            None => (text, Pages::Usual),
+        };
+        let suite = [Suite::Trixie, Suite::TrixieBackports].into_iter().find(|suite| suite.name() == name);
+        Ok(suite.map_or_else(|| Self::Path(text.into()), |suite| Self::Stock { suite, pages }))
     }
 }
 
 #[derive(Clone, Debug)]
 pub struct Kernel {
+    pub arch: Arch,
     pub image: PathBuf,
     /// Directory of the kernel's modules, such as `/lib/modules/<release>`.
     pub modules: PathBuf,
@@ -45,13 +80,22 @@ pub struct Kernel {
 
 impl Kernel {
     /// Returns the chosen kernel. A Debian kernel is fetched if it is not cached.
-    pub(super) fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
+    pub(super) fn obtain(cache: &Path, arch: Arch, choice: &KernelChoice) -> Result<Self> {
         let kernel = match choice {
-            KernelChoice::Stock(suite) => Self::unpacked(&stock_root(cache, *suite)?)?,
-            KernelChoice::Path(path) if path.is_file() => Self::of_image(path, Path::new("/lib/modules"))?,
+            KernelChoice::Stock { suite, pages } => {
+                Self::unpacked(arch, &stock_root(cache, arch, *suite, *pages)?)?
+            }
+            KernelChoice::Path(path) if path.is_file() => {
+                ensure!(
+                    arch == Arch::Amd64,
+                    "{} is a file; for {arch} guests, pass a directory that contains the modules, and the image as 'vmlinuz'",
+                    path.display()
+                );
+                Self::of_image(path, Path::new("/lib/modules"))?
+            }
             KernelChoice::Path(folder) => {
                 let modules = folder.canonicalize().with_context(|| folder.display().to_string())?;
-                Self { image: modules.join("vmlinuz"), modules }
+                Self { arch, image: modules.join("vmlinuz"), modules }
             }
         };
         ensure!(kernel.image.is_file(), "{} does not exist", kernel.image.display());
@@ -70,10 +114,10 @@ impl Kernel {
                 modules.display()
             );
         }
-        Ok(Self { image: image.canonicalize()?, modules })
+        Ok(Self { arch: Arch::Amd64, image: image.canonicalize()?, modules })
     }
 
-    fn unpacked(root: &Path) -> Result<Self> {
+    fn unpacked(arch: Arch, root: &Path) -> Result<Self> {
         let folder = root.join("usr/lib/modules");
         let modules = fs::read_dir(&folder)
             .with_context(|| format!("cannot read {}", folder.display()))?
@@ -87,7 +131,7 @@ impl Kernel {
         } else {
             root.join("boot").join(format!("vmlinuz-{}", release_of(&modules)))
         };
-        Ok(Self { image, modules })
+        Ok(Self { arch, image, modules })
     }
 
     /// Returns the kernel's configuration, which has lines such as `CONFIG_RDS=m`.
@@ -130,20 +174,24 @@ fn release_of(modules: &Path) -> String {
     modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. If the user has chosen
-/// another kernel, the busybox comes from the default suite.
-pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
-    let suite = match choice {
-        KernelChoice::Stock(suite) => *suite,
-        KernelChoice::Path(_) => Suite::TrixieBackports,
+/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. For a user's own kernel,
+/// the busybox of the default suite is returned.
+pub(super) fn busybox(cache: &Path, arch: Arch, choice: &KernelChoice) -> Result<PathBuf> {
+    let (suite, pages) = match choice {
+        KernelChoice::Stock { suite, pages } => (*suite, *pages),
+        KernelChoice::Path(_) => (Suite::TrixieBackports, Pages::Usual),
     };
-    Ok(stock_root(cache, suite)?.join("usr/bin/busybox"))
+    Ok(stock_root(cache, arch, suite, pages)?.join("usr/bin/busybox"))
 }
 
 /// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched
 /// together with the kernel, because the archive drops them when a newer kernel is released. Other dependencies of the
 /// image package are omitted, because they only build an initramfs, and the lab builds its own.
-fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
+fn stock_root(cache: &Path, arch: Arch, suite: Suite, pages: Pages) -> Result<PathBuf> {
+    ensure!(
+        pages == Pages::Usual || arch == Arch::Arm64,
+        "Debian has no {arch} kernel with 16 KiB pages; add --arch arm64"
+    );
     // In trixie, the kernel is one package; in backports, it is split into several.
     const WANTED: [&str; 7] = [
         "linux-image-",
@@ -154,27 +202,32 @@ fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
         "linux-kbuild-",
         "busybox-static",
     ];
+    let flavour = format!("{arch}{}", pages.suffix());
     let set = Set {
-        name: &format!("kernel ({})", suite.name()),
-        install: &["linux-image-amd64", "linux-headers-amd64", "busybox-static"],
+        name: &format!("kernel ({}, {flavour})", suite.name()),
+        install: &[&format!("linux-image-{flavour}"), &format!("linux-headers-{flavour}"), "busybox-static"],
+        arch,
         release: Release::Stable(suite),
         component: Component::Main,
         wanted: &|package| WANTED.iter().any(|beginning| package.name.starts_with(beginning)),
     };
-    Ok(cache::entry(cache, entry_name(suite), |work| set.fetch(work).map(drop))?.join("root"))
+    Ok(cache::entry(cache, &entry_name(arch, suite, pages), |work| set.fetch(work).map(drop))?.join("root"))
 }
 
-const fn entry_name(suite: Suite) -> &'static str {
-    match suite {
-        Suite::Trixie => "linux-trixie-1",
-        Suite::TrixieBackports => "linux-1",
+/// Returns the name of a kernel's cache entry. Only the names for other kernels than those for x86-64 have an
+/// architecture.
+fn entry_name(arch: Arch, suite: Suite, pages: Pages) -> String {
+    match (arch, suite) {
+        (Arch::Amd64, Suite::Trixie) => "linux-trixie-1".into(),
+        (Arch::Amd64, Suite::TrixieBackports) => "linux-1".into(),
+        (Arch::Arm64, suite) => format!("linux-{}-{arch}{}-1", suite.name(), pages.suffix()),
     }
 }
 
-/// Returns the release of the default kernel if that kernel is in the cache.
-pub(super) fn cached_release(cache: &Path) -> Option<String> {
-    let root = cache.join(entry_name(Suite::TrixieBackports)).join("root");
-    Kernel::unpacked(&root).ok().map(|kernel| kernel.release())
+/// Returns the release of the default kernel if the cache contains it.
+pub(super) fn cached_release(cache: &Path, arch: Arch) -> Option<String> {
+    let root = cache.join(entry_name(arch, Suite::TrixieBackports, Pages::Usual)).join("root");
+    Kernel::unpacked(arch, &root).ok().map(|kernel| kernel.release())
 }
 
 #[cfg(test)]
@@ -184,7 +237,10 @@ mod tests {
     #[test]
     fn kernel_is_chosen_by_suite_or_path() {
         let choice = |text: &str| text.parse::<KernelChoice>().unwrap();
-        assert_eq!(choice("trixie"), KernelChoice::Stock(Suite::Trixie));
+        let stock = |suite, pages| KernelChoice::Stock { suite, pages };
+        assert_eq!(choice("trixie"), stock(Suite::Trixie, Pages::Usual));
+        assert_eq!(choice("trixie-backports-16k"), stock(Suite::TrixieBackports, Pages::Of16KiB));
+        assert_eq!(choice("trixie-backports-16k").to_string(), "trixie-backports-16k");
         assert_eq!(choice("trixie-backports"), KernelChoice::default());
         assert_eq!(choice("/lib/modules/7.2"), KernelChoice::Path("/lib/modules/7.2".into()));
     }
@@ -212,10 +268,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let modules = root.path().join("usr/lib/modules/6.12.1-amd64");
         fs::create_dir_all(modules.join("kernel")).unwrap();
-        let kernel = Kernel::unpacked(root.path()).unwrap();
+        let kernel = Kernel::unpacked(Arch::Amd64, root.path()).unwrap();
         assert_eq!(kernel.image, root.path().join("boot/vmlinuz-6.12.1-amd64"));
         assert_eq!(kernel.release(), "6.12.1-amd64");
         fs::write(modules.join("vmlinuz"), "").unwrap();
-        assert_eq!(Kernel::unpacked(root.path()).unwrap().image, modules.join("vmlinuz"));
+        assert_eq!(Kernel::unpacked(Arch::Amd64, root.path()).unwrap().image, modules.join("vmlinuz"));
     }
 }

@@ -10,6 +10,7 @@ use super::apt::{Component, Package, Release, Suite, run};
 use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
+use crate::arch::Arch;
 
 /// Returns a directory of the Linux sources, such as `drivers/infiniband/hw/mthca`. The directory belongs to the cache
 /// and must not be changed.
@@ -40,12 +41,12 @@ impl Source {
     /// # Errors
     /// Fails if the kernel is not Debian's or cannot be fetched.
     pub(super) fn of(cache: &Path, choice: &KernelChoice) -> Result<Self> {
-        let KernelChoice::Stock(suite) = choice else {
+        let KernelChoice::Stock { suite, .. } = choice else {
             bail!(
                 "the source is only available for Debian kernels; use --kernel trixie or --kernel trixie-backports"
             )
         };
-        let release = Kernel::obtain(cache, choice)?.release();
+        let release = Kernel::obtain(cache, Arch::HOST, choice)?.release();
         let version = version(&release).with_context(|| {
             format!("kernel release '{release}' does not start with a version such as 6.12")
         })?;
@@ -69,6 +70,7 @@ impl Source {
         let set = Set {
             name: "Linux source",
             install: &[package],
+            arch: Arch::HOST,
             release: Release::Stable(*suite),
             component: Component::Main,
             wanted: &is_wanted,

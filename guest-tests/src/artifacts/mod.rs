@@ -30,14 +30,17 @@ pub use self::apt::Suite;
 use self::apt::{Component, Release};
 pub use self::debian::Disks;
 pub use self::kbuild::ModuleBuild;
-pub use self::kernel::{Kernel, KernelChoice};
+pub use self::kernel::{Kernel, KernelChoice, Pages};
 pub use self::linux_source::folder_of_linux;
 use self::packages::{Set, Unpacked};
 pub use self::rdma_core::RdmaCore;
+use crate::arch::{Arch, QemuFiles};
 
 /// Parts that the user provides to replace the lab's own.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
+    /// Architecture of the guests, if it differs from this machine's.
+    pub arch: Option<Arch>,
     /// A QEMU program, which is executed directly.
     pub qemu: Option<PathBuf>,
     pub kernel: KernelChoice,
@@ -96,12 +99,13 @@ impl Artifacts {
     /// # Errors
     /// Fails if a part cannot be fetched, or if an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
+        let arch = overrides.arch.unwrap_or(Arch::HOST);
         let qemu = match &overrides.qemu {
             Some(program) => QemuProgram::own(program)?,
-            None => fetched_qemu(cache)?,
+            None => fetched_qemu(cache, arch)?,
         };
-        let kernel = Kernel::obtain(cache, &overrides.kernel)?;
-        let busybox = kernel::busybox(cache, &overrides.kernel)?;
+        let kernel = Kernel::obtain(cache, arch, &overrides.kernel)?;
+        let busybox = kernel::busybox(cache, arch, &overrides.kernel)?;
         for file in [&qemu.program, &kernel.image, &busybox].into_iter().chain(&overrides.root) {
             ensure!(file.is_file(), "{} does not exist", file.display());
         }
@@ -113,6 +117,19 @@ impl Artifacts {
             root: overrides.root.clone(),
             added: overrides.added.clone(),
         })
+    }
+
+    /// Returns the names of busybox's applets, one per line.
+    ///
+    /// # Errors
+    /// busybox cannot be started.
+    pub fn busybox_applets(&self) -> Result<String> {
+        // The guests' busybox may be for another architecture. This machine's is of the same Debian release.
+        let busybox = match self.kernel.arch {
+            Arch::HOST => self.busybox.clone(),
+            foreign => debian::tools(&self.cache, foreign)?.join("usr/bin/busybox"),
+        };
+        apt::run(Command::new(busybox).arg("--list"))
     }
 
     /// Returns the disks for a guest with a root file system. Creates the images that are not cached.
@@ -145,6 +162,7 @@ impl Artifacts {
     /// # Errors
     /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
     pub fn self_tests(&self) -> Result<PathBuf> {
+        self.require_host_arch("the kernel's self-tests")?;
         self_tests::image(&self.cache)
     }
 
@@ -161,6 +179,7 @@ impl Artifacts {
     /// # Errors
     /// Fails if the boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
+        self.require_host_arch("booting from the network")?;
         ipxe::image(&self.cache)
     }
 
@@ -177,7 +196,7 @@ impl Artifacts {
     /// # Errors
     /// Fails if the tests cannot be fetched, or if the image cannot be created.
     pub fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
-        rdma_core::tests(&self.cache, rdma_core)
+        rdma_core::tests(&self.cache, self.kernel.arch, rdma_core)
     }
 
     /// Returns a disk with NIXL, its UCX and numpy, laid out like a directory on Python's module search path.
@@ -185,7 +204,15 @@ impl Artifacts {
     /// # Errors
     /// Fails if the wheels cannot be fetched, or if the image cannot be created.
     pub fn nixl(&self) -> Result<PathBuf> {
+        self.require_host_arch("NIXL")?;
         nixl::image(&self.cache)
+    }
+
+    /// Checks that guests have this machine's architecture.
+    fn require_host_arch(&self, what: &str) -> Result<()> {
+        let arch = self.kernel.arch;
+        ensure!(arch == Arch::HOST, "guest-lab does not support {what} in {arch} guests on this machine");
+        Ok(())
     }
 }
 
@@ -201,8 +228,13 @@ pub fn cache_dir() -> Result<PathBuf> {
         .context("no cache directory: set HCAD_LAB_CACHE, XDG_CACHE_HOME or HOME")
 }
 
-/// Name of the cache entry for the lab's QEMU.
-const QEMU_ENTRY: &str = "qemu-1";
+/// Returns the name of the cache entry for the lab's QEMU.
+const fn qemu_entry(arch: Arch) -> &'static str {
+    match arch {
+        Arch::Amd64 => "qemu-1",
+        Arch::Arm64 => "qemu-arm64-1",
+    }
+}
 
 /// Versions of the guest parts in the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,11 +249,11 @@ pub struct CachedParts {
 
 impl CachedParts {
     /// Reads the cache without fetching anything.
-    pub fn read(cache: &Path) -> Self {
+    pub fn read(cache: &Path, arch: Arch) -> Self {
         Self {
-            qemu: packages::version(&cache.join(QEMU_ENTRY), "qemu-system-x86").ok(),
-            kernel: kernel::cached_release(cache),
-            user_space: packages::packages(&cache.join(debian::entry_name())).ok().map(|all| all.len()),
+            qemu: packages::version(&cache.join(qemu_entry(arch)), arch.qemu().packages[0]).ok(),
+            kernel: kernel::cached_release(cache, arch),
+            user_space: packages::packages(&cache.join(debian::entry_name(arch))).ok().map(|all| all.len()),
         }
     }
 
@@ -259,26 +291,28 @@ pub fn probe_archive() -> Result<(), NoArchive> {
 ///
 /// # Errors
 /// Fails if packages cannot be fetched, or if the image cannot be created.
-pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
-    debian::with_added(cache, added).map(drop)
+pub fn user_space(cache: &Path, arch: Arch, added: &Added) -> Result<()> {
+    debian::with_added(cache, arch, added).map(drop)
 }
 
 /// Returns the lab's own QEMU, which is fetched if it is not cached.
 ///
 /// # Errors
 /// Fails if QEMU cannot be fetched.
-pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
+pub fn fetched_qemu(cache: &Path, guest: Arch) -> Result<QemuProgram> {
+    let QemuFiles { packages, program, firmware } = guest.qemu();
     let set = Set {
         name: "QEMU",
-        install: &["qemu-system-x86", "seabios"],
+        install: packages,
+        arch: Arch::HOST,
         release: Release::Stable(Suite::TrixieBackports),
         component: Component::Main,
         wanted: &|_| true,
     };
-    let root = cache::entry(cache, QEMU_ENTRY, |work| set.fetch(work).map(drop))?.join("root");
-    let Unpacked { program, mut leading_args } = Unpacked::new(&root, "usr/bin/qemu-system-x86_64", None);
-    for firmware in ["usr/share/qemu", "usr/share/seabios"] {
-        leading_args.extend(["-L".into(), root.join(firmware).display().to_string()]);
+    let root = cache::entry(cache, qemu_entry(guest), |work| set.fetch(work).map(drop))?.join("root");
+    let Unpacked { program, mut leading_args } = Unpacked::new(&root, program, None);
+    for folder in firmware {
+        leading_args.extend(["-L".into(), root.join(folder).display().to_string()]);
     }
     Ok(QemuProgram { program, leading_args })
 }

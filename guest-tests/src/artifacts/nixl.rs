@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::debian::{IMAGE, debian, make_image};
 use super::{cache, python};
+use crate::arch::Arch;
 use crate::testbed::progress::Line;
 
 /// Versions and hashes of the wheels.
@@ -30,7 +31,7 @@ const FOR_GUEST: &[&str] = &[
 
 /// Returns an image with the unpacked wheels. Creates the image if it is not in the cache.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
-    let system = debian(cache)?;
+    let system = debian(cache, Arch::HOST)?;
     let mut digest = Digest::default();
     digest.update(REQUIREMENTS.as_bytes());
     digest.update(system.file_name().unwrap_or_default().as_encoded_bytes());

@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::apt::{Apt, Component, Kind, Package, Release, unpack};
 use super::cache::Work;
+use crate::arch::Arch;
 use crate::testbed::progress::{Line, mebibytes};
 
 pub(super) struct Set<'a> {
     /// Name of the set in progress lines.
     pub(super) name: &'a str,
     pub(super) install: &'a [&'a str],
+    /// Architecture of the packages.
+    pub(super) arch: Arch,
     /// Release that contains the packages.
     pub(super) release: Release,
     /// Component of the archive that contains the packages.
@@ -36,7 +39,8 @@ impl Set<'_> {
         }
         let progress = Line::begin(self.name);
         progress.step("reading the package lists");
-        let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component, self.release)?;
+        let apt =
+            Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component, self.release, self.arch)?;
         let mut packages = apt.resolve(self.install, self.release)?;
         packages.retain(self.wanted);
         progress.step(format!("downloading {} packages", packages.len()));
@@ -95,7 +99,7 @@ impl Manifest {
     }
 }
 
-/// A program from an unpacked root directory. The program's release may differ from the host's, so the program is
+/// A program from an unpacked root directory, for this machine's architecture. The program's release may differ from the host's, so the program is
 /// started with the loader and libraries of its own release.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
@@ -109,11 +113,11 @@ impl Unpacked {
     /// Describes the program at `path` below `root`. `name`, if given, replaces the program's `argv[0]`.
     pub(super) fn new(root: &Path, path: &str, name: Option<&str>) -> Self {
         let at = |path: &str| root.join(path).display().to_string();
-        let libraries = format!("{}:{}", at("usr/lib/x86_64-linux-gnu"), at("usr/lib"));
+        let libraries = format!("{}:{}", at(&format!("usr/lib/{}", Arch::HOST.libraries())), at("usr/lib"));
         let mut leading_args = vec!["--library-path".into(), libraries];
         leading_args.extend(name.into_iter().flat_map(|name| ["--argv0".into(), name.into()]));
         leading_args.push(at(path));
-        Self { program: root.join("usr/lib64/ld-linux-x86-64.so.2"), leading_args }
+        Self { program: root.join(Arch::HOST.loader()), leading_args }
     }
 
     /// Returns the command that starts the program, without the program's own arguments.

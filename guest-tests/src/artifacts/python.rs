@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::packages::Unpacked;
 
-/// Compiles a system's Python modules to bytecode.
+/// Compiles the modules of a system to bytecode, with the Python of the directory `tools`. Both have the same version.
 ///
 /// # Errors
 /// Same as for [`compile`].
-pub(super) fn compile_system(root: &Path) -> Result<()> {
-    compile(root, root, &versioned(&root.join("usr/lib"))?)
+pub(super) fn compile_system(tools: &Path, root: &Path) -> Result<()> {
+    compile(tools, root, &versioned(&root.join("usr/lib"))?)
 }
 
 /// Compiles the modules below `folders`, which are directories in `tree`, with the Python interpreter of `system`. If

@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 
 use super::apt::{Apt, Component, Kind, Package, Release, Suite, run};
 use super::cache;
-use super::debian::{IMAGE, debian, make_image, newest};
+use super::debian::{IMAGE, debian, make_image, newest, tools, with_python};
 use super::{packages, python};
+use crate::arch::Arch;
 
 /// The package under test, whose version must match that of the tests.
 const TESTED: &str = "python3-pyverbs";
@@ -23,12 +24,12 @@ pub enum RdmaCore {
 }
 
 /// Returns an image with the tests. Creates the image if it is not in the cache.
-pub(super) fn tests(cache: &Path, rdma_core: RdmaCore) -> Result<PathBuf> {
+pub(super) fn tests(cache: &Path, arch: Arch, rdma_core: RdmaCore) -> Result<PathBuf> {
     let (system, release) = match rdma_core {
-        RdmaCore::Stable => (debian(cache)?, Release::Stable(Suite::Trixie)),
-        RdmaCore::Newest => (newest(cache)?, Release::Unstable),
+        RdmaCore::Stable => (debian(cache, arch)?, Release::Stable(Suite::Trixie)),
+        RdmaCore::Newest => (newest(cache, arch)?, Release::Unstable),
     };
-    let tools = debian(cache)?.join("root");
+    let tools = tools(cache, arch)?;
     let built = packages::version(&system, TESTED)?;
     let version = source_version(&built);
     let entry = cache::entry(cache, &format!("rdma-core-tests-2-{version}"), |work| {
@@ -38,7 +39,8 @@ pub(super) fn tests(cache: &Path, rdma_core: RdmaCore) -> Result<PathBuf> {
             Ok(folder)
         };
         let package = Package { name: "rdma-core".into(), version: version.into() };
-        let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main, release)?;
+        let apt =
+            Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main, release, arch)?;
         let archive = apt.download_upstream(&package, &folder("download")?)?;
         let tree = folder("tree")?;
         // The archive contains a single directory, whose name includes the version.
@@ -46,7 +48,7 @@ pub(super) fn tests(cache: &Path, rdma_core: RdmaCore) -> Result<PathBuf> {
         tar.arg("-xf").arg(&archive).arg("-C").arg(&tree);
         run(tar.args(["--strip-components=1", "--wildcards", "*/tests"]))
             .context("cannot unpack the rdma-core tests")?;
-        python::compile(&system.join("root"), &tree, &[tree.join("tests")])?;
+        python::compile(with_python(arch, &tools, &system.join("root")), &tree, &[tree.join("tests")])?;
         make_image(&tools, &tree, &work.entry.join(IMAGE))
     })?;
     Ok(entry.join(IMAGE))

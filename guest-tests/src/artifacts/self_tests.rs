@@ -9,10 +9,11 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::cache::{self, Work};
 use super::clang::{Clang, Target};
-use super::debian::{IMAGE, debian, make_image, with_self_test_programs};
+use super::debian::{IMAGE, make_image, tools, with_self_test_programs};
 use super::kernel::KernelChoice;
 use super::linux_source::Source;
 use super::python;
+use crate::arch::Arch;
 
 /// Paths in the Linux sources that the tests need.
 const FOLDERS: &[&str] = &[
@@ -56,8 +57,8 @@ const HELPERS: &[Helper] = &[
 /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let source = Source::of(cache, &KernelChoice::default())?;
-    let tools = debian(cache)?.join("root");
-    let system = with_self_test_programs(cache)?.join("root");
+    let tools = tools(cache, Arch::HOST)?;
+    let system = with_self_test_programs(cache, Arch::HOST)?.join("root");
     let entry = cache::entry(cache, &format!("{}-selftests-2", source.package), |work| {
         let tree = work.scratch.join("tree");
         fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use super::apt::{Component, Kind};
+use crate::arch::Arch;
 
 /// Names of Debian releases in source lists. Entries for other releases do not refer to Debian's archive, even if they
 /// have the component `main`.
@@ -70,13 +71,13 @@ impl Archive {
     }
 
     /// Returns a deb822 source list that selects one component of `suites` in this archive.
-    pub(super) fn source_list(&self, kind: Kind, suites: &str, component: Component) -> String {
+    pub(super) fn source_list(&self, kind: Kind, suites: &str, component: Component, arch: Arch) -> String {
         let kind = match kind {
             Kind::Binary => "deb",
             Kind::Source => "deb-src",
         };
         let mut text = format!(
-            "Types: {kind}\nURIs: {}\nSuites: {suites}\nComponents: {}\nArchitectures: amd64\n",
+            "Types: {kind}\nURIs: {}\nSuites: {suites}\nComponents: {}\nArchitectures: {arch}\n",
             self.uris,
             component.name()
         );
@@ -187,9 +188,9 @@ mod tests {
         let archives = parse_deb822(text);
         assert_eq!(archives.len(), 1);
         assert_eq!(
-            archives[0].source_list(Kind::Binary, "trixie", Component::Main),
+            archives[0].source_list(Kind::Binary, "trixie", Component::Main, Arch::Arm64),
             "Types: deb\nURIs: mirror+file:/etc/apt/mirrors/debian.list\nSuites: trixie\nComponents: main\n\
-             Architectures: amd64\nSigned-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
+             Architectures: arm64\nSigned-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n"
         );
     }
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::arch::Arch;
 use crate::artifacts::{CachedParts, NoArchive, cache_dir, probe_archive};
 use crate::kvm;
 use crate::programs;
@@ -123,7 +124,7 @@ fn open_cache(folder: PathBuf) -> Result<Cache, String> {
     fs::create_dir_all(&folder).map_err(|error| format!("{name} cannot be created: {error}"))?;
     tempfile::tempfile_in(&folder).map_err(|error| format!("{name} cannot be written to: {error}"))?;
     let stat = rustix::fs::statvfs(&folder).map_err(|error| format!("{name}: {error}"))?;
-    let parts = CachedParts::read(&folder);
+    let parts = CachedParts::read(&folder, Arch::HOST);
     Ok(Cache { folder, free: stat.f_bavail.saturating_mul(stat.f_frsize), parts })
 }
 

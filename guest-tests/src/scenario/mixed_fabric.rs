@@ -49,7 +49,7 @@ const CELLS: &[(Service, &[(Operation, u32)])] = &[
 ];
 
 /// Messages for pairs that include an E810, which supports neither UC nor atomics.
-const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
+pub(super) const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     (
         Service::Rc,
         &[
@@ -113,14 +113,14 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 
 /// All messages that a pair exchanges on one connection.
 #[derive(Clone, Copy)]
-struct Talk {
-    service: Service,
-    cells: &'static [(Operation, u32)],
-    seed: u64,
+pub(super) struct Talk {
+    pub(super) service: Service,
+    pub(super) cells: &'static [(Operation, u32)],
+    pub(super) seed: u64,
 }
 
 impl Talk {
-    async fn run<A: Endpoint, B: Endpoint>(self, a: &mut A, b: &mut B) -> Result<()> {
+    pub(super) async fn run<A: Endpoint, B: Endpoint>(self, a: &mut A, b: &mut B) -> Result<()> {
         connect(a, b, self.service, MTU).await?;
         for (n, &(operation, len)) in (0..).step_by(2).zip(self.cells) {
             let cell = |n: u64| Cell { service: self.service, operation, len, seed: self.seed + (n << 32) };

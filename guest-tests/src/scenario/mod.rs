@@ -1,5 +1,6 @@
 //! A table of all scenarios. Each scenario is a sequence of cases that share the same guests.
 
+mod arm64;
 mod boot;
 mod cell;
 mod codes;
@@ -652,6 +653,16 @@ pub const ALL: &[Scenario] = &[
         Box::pin(lab_tool::here::run(lab, report, Extent::Full))
     }),
     Scenario::new(
+        "arm64-probe",
+        "Debian's drivers bind to a device of each kind in an arm64 guest, which exchanges verified messages",
+        |lab, report| Box::pin(arm64::probe(lab, report)),
+    ),
+    Scenario::new(
+        "arm64",
+        "arm64 guests: arm64-probe, also with 16 KiB pages, interoperation, ping-pong, perftest and storage",
+        |lab, report| Box::pin(arm64::run(lab, report)),
+    ),
+    Scenario::new(
         "wire-rc",
         "RC tested with single packets built by scapy: every fault of a link or a peer",
         |lab, report| Box::pin(wire_rc::run(lab, report)),
@@ -709,10 +720,15 @@ impl Scenario {
     /// # Errors
     /// Fails if an outcome cannot be printed.
     pub async fn run(&self, lab: &Lab, report: &mut Report) -> Result<()> {
-        report.begin(self.name);
+        self.run_as(self.name, lab, report).await
+    }
+
+    /// Like [`Self::run`], under another name.
+    async fn run_as(&self, name: &str, lab: &Lab, report: &mut Report) -> Result<()> {
+        report.begin(name);
         let begun = Instant::now();
         let result = (self.run)(lab, report).await;
-        times::scenario(self.name, begun.elapsed());
+        times::scenario(name, begun.elapsed());
         match result {
             Ok(()) => Ok(()),
             Err(error) => report.case("set-up", "", async { Err(error) }).await,

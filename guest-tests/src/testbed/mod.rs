@@ -40,6 +40,7 @@ pub mod template;
 
 use std::num::NonZeroU32;
 
+use crate::arch::Arch;
 use crate::lab::Options;
 use host_root::HostRoot;
 use impair::Impairment;
@@ -116,12 +117,19 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// Fails if a guest's network cannot be impaired, or if the guests cannot run the template's services.
+    /// The network of a guest cannot be impaired, or the guests cannot run the template's services or this machine's
+    /// programs.
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.choice.template().is_none() || self.host_root.is_none(),
             "the services of '{}' need the lab's root filesystem; use 'guest-lab up' or 'guest-lab ci'",
             self.choice.name()
+        );
+        anyhow::ensure!(
+            self.host_root.is_none() || self.options.arch.is_none_or(|arch| arch == Arch::HOST),
+            "the guests of 'guest-lab here' run this machine's programs, which are for {}; use 'guest-lab up' or \
+             'guest-lab ci' for guests of another architecture",
+            Arch::HOST
         );
         let has_hca = |number| self.kind().of_guest(number).interface().is_some();
         anyhow::ensure!(

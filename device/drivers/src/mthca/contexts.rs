@@ -27,6 +27,7 @@ pub const SMALL_LAYOUT: InitHca = InitHca {
     group_buckets: 8,
     log_groups: 4,
     log_uarc: 12,
+    log_uar_page: 0,
     uarc_base: IcmAddr::new(0),
 };
 

@@ -120,6 +120,9 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Number of the system call `kexec_file_load`, which libc does not define for arm64 and musl.
+const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
+
 /// Loads the crash kernel, which runs after a panic.
 pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
     const ON_CRASH: libc::c_ulong = 2;
@@ -130,7 +133,7 @@ pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
     // SAFETY: the descriptors and the string outlive the call. The length includes the string's terminating NUL.
     let result = unsafe {
         libc::syscall(
-            libc::SYS_kexec_file_load,
+            KEXEC_FILE_LOAD,
             kernel.as_raw_fd(),
             initramfs.as_raw_fd(),
             command_line.as_bytes_with_nul().len(),

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::arch::Arch;
 use crate::artifacts::{Added, PackageName, cache_dir, user_space};
 use crate::report::line;
 use crate::testbed::progress::Line;
@@ -41,7 +42,7 @@ impl Root {
         let progress = Line::begin("root filesystem");
         progress.show("rebuilding");
         tokio::task::spawn_blocking(move || {
-            user_space(&cache, &after)?;
+            user_space(&cache, Arch::HOST, &after)?;
             after.write(&cache)
         })
         .await?

@@ -27,11 +27,13 @@ pub struct InitHca {
     pub log_groups: u8,
     /// Log2 of the size in bytes of the doorbell record area for one UAR page.
     pub log_uarc: u8,
+    /// Log2 of the size of a UAR page in units of 4 KiB. Drivers use the page size of their processor.
+    pub log_uar_page: u8,
     /// ICM address of the first doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
 }
 
-describe!(InitHca { qpc, srqc, cqc, eqc, mpt, group_buckets, log_groups, log_uarc, uarc_base });
+describe!(InitHca { qpc, srqc, cqc, eqc, mpt, group_buckets, log_groups, log_uarc, log_uar_page, uarc_base });
 
 const _: () = assert!(1 << InitHca::LOG_MAX_EQS == super::regs::EQS);
 
@@ -43,8 +45,8 @@ impl InitHca {
     /// instead.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4 GiB
-    /// of doorbell records per UAR page.
+    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, more than 4 GiB
+    /// of doorbell records per page, or UAR pages larger than 1 MiB.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
@@ -53,6 +55,7 @@ impl InitHca {
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);
+        let [log_uar_page] = field(inbox, 0x12b);
         Ok(Self {
             qpc: table(0x30, 24, "log2 of the QP count")?,
             srqc: table(0x48, 24, "log2 of the SRQ count")?,
@@ -62,6 +65,7 @@ impl InitHca {
             group_buckets: u16::from_be_bytes(field(inbox, 0xd6)),
             log_groups: limit(log_groups, 16, "log2 of the multicast group count")?,
             log_uarc: 12 + limit(uarc_pages, 20, "log2 of the number of doorbell record pages")?,
+            log_uar_page: limit(log_uar_page, 8, "log2 of the UAR page size")?,
             uarc_base: IcmAddr::new(wide(0x138)),
         })
     }
@@ -76,6 +80,7 @@ impl InitHca {
         group_buckets: 4096,
         log_groups: 13,
         log_uarc: 18,
+        log_uar_page: 0,
         uarc_base: IcmAddr::new(0),
     };
 
@@ -92,6 +97,7 @@ impl InitHca {
         put(0xf0, &self.mpt.base.get().to_be_bytes());
         put(0xfb, &[self.mpt.log_entries]);
         put(0x129, &[self.log_uarc.saturating_sub(12)]);
+        put(0x12b, &[self.log_uar_page]);
         put(0x138, &self.uarc_base.get().to_be_bytes());
         inbox
     }
@@ -153,7 +159,8 @@ mod tests {
         for (at, (byte, published)) in emitted.into_iter().zip(inbox()).enumerate() {
             assert!(byte == published || byte == 0, "{at:#x}: {byte:#x}, published value is {published:#x}");
         }
-        let moved = InitHca { uarc_base: IcmAddr::new(0x400_0000), ..InitHca::DRIVER_DEFAULT };
+        let moved =
+            InitHca { uarc_base: IcmAddr::new(0x400_0000), log_uar_page: 2, ..InitHca::DRIVER_DEFAULT };
         assert_eq!(InitHca::parse(&moved.emit()), Ok(moved));
         assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
@@ -172,7 +179,7 @@ mod tests {
     #[test]
     fn rejects_oversized_tables() {
         for (at, accepted) in
-            [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20)]
+            [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20), (0x12b, 8)]
         {
             let mut inbox = inbox();
             inbox[at] = accepted;
