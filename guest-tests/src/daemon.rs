@@ -114,6 +114,17 @@ pub enum Fabric {
     Ring(PathBuf),
     /// The tap interface with this name.
     Tap(String),
+    /// UDP datagrams to the peers that a name server returns for this name, instead of those in [`HcaSpec::peers`].
+    Named { name: String, server: SocketAddr },
+}
+
+impl Fabric {
+    fn name_server(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Named { server, .. } => Some(*server),
+            Self::Udp | Self::Local | Self::Ring(_) | Self::Tap(_) => None,
+        }
+    }
 }
 
 /// Another member of the fabric.
@@ -217,10 +228,13 @@ impl Daemon {
         let control = Control { socket: run.socket(&format!("{name}.control")), device: Some(first.id) };
         let devices: Vec<Value> =
             specs.iter().map(|spec| device_of(spec, &path_of(spec), &capture_of(spec))).collect();
+        let name_servers: BTreeSet<SocketAddr> =
+            specs.iter().filter_map(|spec| spec.fabric.name_server()).collect();
         let text = json!({
             "log": { "filter": "info" },
             "control_socket": control.socket,
             "confinement": { "writable": [run.path()] },
+            "dns": { "servers": name_servers },
             "devices": devices,
         });
         let config = run.file(format!("{name}.json"));
@@ -427,6 +441,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
         Fabric::Local => json!({ "local": {} }),
         Fabric::Ring(folder) => json!({ "ring": { "folder": folder } }),
         Fabric::Tap(interface) => json!({ "tap": { "interface": interface } }),
+        Fabric::Named { name, .. } => json!({ "udp": { "bind": spec.bind, "peers": [{ "addr": name }] } }),
     };
     json!({
         "id": spec.id,

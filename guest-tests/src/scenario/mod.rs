@@ -15,6 +15,7 @@ mod fabric_hosts;
 mod fabric_mesh;
 mod fabric_tap;
 mod failing;
+mod hosts_dns;
 mod impairments;
 mod jingzhao_errors;
 mod jingzhao_events;
@@ -42,6 +43,7 @@ mod replay;
 mod rxe_interop;
 pub mod schedule;
 pub mod shell;
+mod site;
 mod speed_guests;
 mod stock_pair;
 mod torture;
@@ -601,6 +603,11 @@ pub const ALL: &[Scenario] = &[
         "fabric-hosts",
         "HCAs on three hosts, all pairs, over VXLAN and over WireGuard, with realistic MTUs",
         |lab, report| Box::pin(fabric_hosts::run(lab, report)),
+    ),
+    Scenario::new(
+        "hosts-dns",
+        "HCAs on three hosts find each other in DNS; a host returns under another address during traffic",
+        |lab, report| Box::pin(hosts_dns::run(lab, report)),
     ),
     Scenario::new(
         "operator",
