@@ -134,6 +134,8 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// Whether the peer is the NIC of a guest. The NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
+    /// Number of the peer's HCA. If it is set, no other peer can use the MAC address of this HCA.
+    pub id: Option<u16>,
 }
 
 impl HcaSpec {
@@ -149,7 +151,7 @@ impl HcaSpec {
             default_peer,
             prefer_ipv6: false,
             bind,
-            peers: vec![Peer { addr: peer, leaf: false }],
+            peers: vec![Peer { addr: peer, leaf: false, id: None }],
             fabric: Fabric::Udp,
             interface: Interface::Jingzhao,
             options: json!({}),
@@ -181,7 +183,7 @@ impl HcaSpec {
         let mut specs: Vec<Self> = ports.iter().map(|&bind| Self { bind, ..example.clone() }).collect();
         for (id, spec) in (1..).zip(&mut specs) {
             let others = ports.iter().filter(|addr| **addr != spec.bind);
-            spec.peers = others.map(|&addr| Peer { addr, leaf: false }).collect();
+            spec.peers = others.map(|&addr| Peer { addr, leaf: false, id: None }).collect();
             (spec.name, spec.id, spec.default_peer) = (id.to_string(), id, 1 + u16::from(id == 1));
         }
         Ok(specs)
@@ -434,8 +436,8 @@ fn is_connected(devices: &Value, number: Option<u16>) -> Result<bool> {
 }
 
 fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
-    let peers: Vec<Value> =
-        spec.peers.iter().map(|peer| json!({ "addr": peer.addr, "leaf": peer.leaf })).collect();
+    let peer = |peer: &Peer| json!({ "addr": peer.addr, "leaf": peer.leaf, "id": peer.id });
+    let peers: Vec<Value> = spec.peers.iter().map(peer).collect();
     let fabric = match &spec.fabric {
         Fabric::Udp => json!({ "udp": { "bind": spec.bind, "peers": peers } }),
         Fabric::Local => json!({ "local": {} }),

@@ -90,7 +90,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
         let own = usize::from(spec.id) - 1;
         spec.bind = tunnels.address(own);
         let others = (0..HOSTS).filter(|host| *host != own);
-        spec.peers = others.map(|host| Peer { addr: tunnels.address(host), leaf: false }).collect();
+        spec.peers = others.map(|host| Peer { addr: tunnels.address(host), leaf: false, id: None }).collect();
     })
     .await?;
     let before = site.fragments().await?;
