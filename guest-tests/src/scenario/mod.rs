@@ -16,6 +16,7 @@ mod fabric_mesh;
 mod fabric_tap;
 mod failing;
 mod hosts_dns;
+mod hosts_slurm;
 mod impairments;
 mod jingzhao_errors;
 mod jingzhao_events;
@@ -608,6 +609,11 @@ pub const ALL: &[Scenario] = &[
         "hosts-dns",
         "HCAs on three hosts find each other in DNS; a host returns under another address during traffic",
         |lab, report| Box::pin(hosts_dns::run(lab, report)),
+    ),
+    Scenario::new(
+        "hosts-slurm",
+        "guest-lab node as a Slurm job step on three hosts: output by rank, MPI over RDMA, failures",
+        |lab, report| Box::pin(hosts_slurm::run(lab, report)),
     ),
     Scenario::new(
         "operator",

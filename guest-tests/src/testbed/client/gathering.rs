@@ -307,7 +307,7 @@ impl State {
     /// Sends a notice to all guests, to guest 0 last, because guest 0 may exit once it has the notice.
     async fn announce(&mut self, notice: &Notice) {
         for writer in self.writers.values_mut().rev() {
-            // The guest may be gone already.
+            // The guest may have disconnected already.
             let _ = send(writer, notice).await;
         }
     }
