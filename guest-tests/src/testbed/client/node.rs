@@ -18,8 +18,6 @@ use crate::testbed::name::Target;
 use crate::testbed::node::NodeArgs;
 use crate::testbed::protocol::Description;
 
-/// Name prefix of testbeds started by `node`.
-const NAME: &str = "node-";
 /// Exit status if the command was terminated because another guest failed. It is that of a program that SIGTERM ends.
 const TERMINATED: u8 = 128 + 15;
 
@@ -61,7 +59,9 @@ impl Node {
         let mut gathering = until_signal(Gathering::join(&node, listener)).await?;
         let start = Start { argv: self.command, folder: Some(FOLDER.into()), ..Start::default() };
         let limit = Duration::from_secs(self.timeout);
-        let job = Job { wanted: &wanted, prefix: NAME, logs: self.logs.as_deref() };
+        // A name contains the rank, because hosts that share a home directory also share the directory of the logs.
+        let prefix = format!("node-{}-", node.rank);
+        let job = Job { wanted: &wanted, prefix: &prefix, logs: self.logs.as_deref() };
         let run = async |description: &Description| {
             in_guest(description, &self.folder, start, limit, &mut gathering).await
         };
