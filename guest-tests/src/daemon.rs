@@ -114,6 +114,17 @@ pub enum Fabric {
     Ring(PathBuf),
     /// The tap interface with this name.
     Tap(String),
+    /// UDP datagrams to the peers that a name server returns for this name, instead of those in [`HcaSpec::peers`].
+    Named { name: String, server: SocketAddr },
+}
+
+impl Fabric {
+    fn name_server(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Named { server, .. } => Some(*server),
+            Self::Udp | Self::Local | Self::Ring(_) | Self::Tap(_) => None,
+        }
+    }
 }
 
 /// A peer of an HCA on the fabric.
@@ -123,6 +134,8 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// Whether the peer is a guest's NIC. Such a NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
+    /// Number of the peer's HCA. If it is set, no other peer can use the MAC address of this HCA.
+    pub id: Option<u16>,
 }
 
 impl HcaSpec {
@@ -138,7 +151,7 @@ impl HcaSpec {
             default_peer,
             prefer_ipv6: false,
             bind,
-            peers: vec![Peer { addr: peer, leaf: false }],
+            peers: vec![Peer { addr: peer, leaf: false, id: None }],
             fabric: Fabric::Udp,
             interface: Interface::Jingzhao,
             options: json!({}),
@@ -170,7 +183,7 @@ impl HcaSpec {
         let mut specs: Vec<Self> = ports.iter().map(|&bind| Self { bind, ..example.clone() }).collect();
         for (id, spec) in (1..).zip(&mut specs) {
             let others = ports.iter().filter(|addr| **addr != spec.bind);
-            spec.peers = others.map(|&addr| Peer { addr, leaf: false }).collect();
+            spec.peers = others.map(|&addr| Peer { addr, leaf: false, id: None }).collect();
             (spec.name, spec.id, spec.default_peer) = (id.to_string(), id, 1 + u16::from(id == 1));
         }
         Ok(specs)
@@ -217,10 +230,13 @@ impl Daemon {
         let control = Control { socket: run.socket(&format!("{name}.control")), device: Some(first.id) };
         let devices: Vec<Value> =
             specs.iter().map(|spec| device_of(spec, &path_of(spec), &capture_of(spec))).collect();
+        let name_servers: BTreeSet<SocketAddr> =
+            specs.iter().filter_map(|spec| spec.fabric.name_server()).collect();
         let text = json!({
             "log": { "filter": "info" },
             "control_socket": control.socket,
             "confinement": { "writable": [run.path()] },
+            "dns": { "servers": name_servers },
             "devices": devices,
         });
         let config = run.file(format!("{name}.json"));
@@ -421,13 +437,14 @@ fn is_connected(devices: &Value, number: Option<u16>) -> Result<bool> {
 }
 
 fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
-    let peers: Vec<Value> =
-        spec.peers.iter().map(|peer| json!({ "addr": peer.addr, "leaf": peer.leaf })).collect();
+    let peer = |peer: &Peer| json!({ "addr": peer.addr, "leaf": peer.leaf, "id": peer.id });
+    let peers: Vec<Value> = spec.peers.iter().map(peer).collect();
     let fabric = match &spec.fabric {
         Fabric::Udp => json!({ "udp": { "bind": spec.bind, "peers": peers } }),
         Fabric::Local => json!({ "local": {} }),
         Fabric::Ring(folder) => json!({ "ring": { "folder": folder } }),
         Fabric::Tap(interface) => json!({ "tap": { "interface": interface } }),
+        Fabric::Named { name, .. } => json!({ "udp": { "bind": spec.bind, "peers": [{ "addr": name }] } }),
     };
     json!({
         "id": spec.id,

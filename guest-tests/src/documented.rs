@@ -26,6 +26,24 @@ fn documented_command_lines_parse() {
     assert!(printed.len() > 20, "found only {printed:?}");
 }
 
+#[test]
+fn kubernetes_manifest_has_valid_command() {
+    let path = Path::new(REPOSITORY).join("guest-tests/examples/kubernetes/lab.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, command) = text.split_once("command:\n").unwrap();
+    let (command, _) = command.split_once("env:\n").unwrap();
+    let words: Vec<String> = command
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- "))
+        .map(|word| word.replace("$(RANK)", "0"))
+        .collect();
+    if let Err(error) = Cli::try_parse_from(&words) {
+        panic!("{words:?}\n{error}");
+    }
+    let hosts = words.iter().find_map(|word| word.strip_prefix("--hosts=")).unwrap();
+    assert!(text.contains(&format!("replicas: {}\n", hosts.split(',').count())), "{hosts}");
+}
+
 /// Rows of the table contain scenario names or patterns such as `jingzhao-*`. Scenarios with the suffix `-full` need no
 /// rows, because the page explains the suffix above the table.
 #[test]

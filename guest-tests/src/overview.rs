@@ -8,7 +8,7 @@ use crate::Cli;
 
 /// All commands, in the order of the help text.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Guests", &["up", "exec", "shell", "hcactl", "cp", "ps", "logs", "down", "ci", "here"]),
+    ("Guests", &["up", "exec", "shell", "hcactl", "cp", "ps", "logs", "down", "ci", "here", "node"]),
     ("Drivers", &["build", "reload"]),
     ("Scenarios", &["list", "run"]),
     ("Machine", &["doctor", "demo", "fetch", "root", "qemu"]),
@@ -23,6 +23,7 @@ Examples:
   guest-lab down lab                            stop both guests
   guest-lab ci connectx -- ./test.sh            run a script in two new guests
   guest-lab here connectx -- ./hello            run a program of this machine in a new guest
+  guest-lab node ucx -- ./test.sh               as a Slurm task, run a script in one new guest per task
   guest-lab run mthca-probe                     run one of the project's own tests";
 
 /// Returns the command line parser, whose help text lists the commands in groups.

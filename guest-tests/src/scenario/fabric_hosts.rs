@@ -1,44 +1,32 @@
 //! HCAs on three hosts, connected through a VXLAN or WireGuard. The maximum frame length of a VXLAN limits the path
 //! MTU. Over WireGuard, packets that exceed the tunnels' MTU are fragmented.
-//!
-//! The three hosts and the network between them are network namespaces. The network of the machine that runs this
-//! scenario is not changed.
 
-mod site;
 mod wireguard;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
-use self::site::{HOSTS, Site};
 use self::wireguard::Tunnels;
-use super::cell::{Cell, Operation};
-use super::endpoint::connect;
-use super::endpoint::jingzhao::{InProcess, Jingzhao};
-use super::rxe_interop::ip;
-use crate::daemon::{Daemon, Fabric, HcaSpec, Peer};
+use super::site::host::{Host, talk};
+use super::site::{self, HOSTS, Site};
+use crate::daemon::{Fabric, Peer};
 use crate::lab::Lab;
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
-
-use agent::wire::Service;
 
 /// The standard MTU of Ethernet.
 const ORDINARY: u16 = 1500;
 /// An MTU that leaves room for a path MTU of 4096 in a VXLAN.
 const JUMBO: u16 = 4300;
 
-/// Messages exchanged by each pair of endpoints. No length is a multiple of a path MTU.
-const WORDS: [(Operation, u32); 4] = [
-    (Operation::Send, 20_011),
-    (Operation::WriteImm, 100_003),
-    (Operation::Read, 65_537),
-    (Operation::FetchAdd, 8),
-];
-
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("fabric-hosts")?;
     let hint = format!("see {}", run.path().display());
-    let site = match Site::create().await {
+    let site = async {
+        let site = Site::create("fabric").await?;
+        site.add_taps().await?;
+        anyhow::Ok(site)
+    };
+    let site = match site.await {
         Ok(site) => site,
         Err(error) => {
             let why = format!("{error:#}");
@@ -102,7 +90,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
         let own = usize::from(spec.id) - 1;
         spec.bind = tunnels.address(own);
         let others = (0..HOSTS).filter(|host| *host != own);
-        spec.peers = others.map(|host| Peer { addr: tunnels.address(host), leaf: false }).collect();
+        spec.peers = others.map(|host| Peer { addr: tunnels.address(host), leaf: false, id: None }).collect();
     })
     .await?;
     let before = site.fragments().await?;
@@ -116,58 +104,4 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
         tunnels.mtu()
     );
     Host::stop_all(hosts).await
-}
-
-struct Host {
-    hca: Jingzhao<InProcess>,
-    daemon: Daemon,
-}
-
-impl Host {
-    /// Starts one HCA on each host, with settings modified by `change`.
-    async fn start_all(
-        lab: &Lab,
-        run: &RunDir,
-        site: &Site,
-        change: impl Fn(&mut HcaSpec),
-    ) -> Result<Vec<Self>> {
-        let mut hosts = Vec::new();
-        for (host, mut spec) in site.hosts().iter().zip(HcaSpec::mesh_of(HOSTS)?) {
-            change(&mut spec);
-            let command = host.command(lab.hcad()?);
-            let daemon = Daemon::start_by(command, std::slice::from_ref(&spec), run).await?;
-            let hca = Jingzhao::attach(daemon.socket(), ip(spec.id), ip(spec.default_peer)).await?;
-            hosts.push(Self { hca, daemon });
-        }
-        Ok(hosts)
-    }
-
-    async fn stop_all(hosts: Vec<Self>) -> Result<()> {
-        for Self { hca, daemon } in hosts {
-            drop(hca);
-            daemon.stop().await?;
-        }
-        Ok(())
-    }
-}
-
-/// Has every pair of hosts exchange all messages in both directions.
-async fn talk(hosts: &mut [Host], path_mtu: u16) -> Result<()> {
-    let mut seed = u64::from(path_mtu) << 40;
-    for first in 0..hosts.len() {
-        for second in first + 1..hosts.len() {
-            let Ok([a, b]) = hosts.get_disjoint_mut([first, second]) else { bail!("two hosts") };
-            connect(&mut a.hca, &mut b.hca, Service::Rc, path_mtu).await?;
-            for (operation, len) in WORDS {
-                let mut cell = || {
-                    seed += 1 << 32;
-                    Cell { service: Service::Rc, operation, len, seed }
-                };
-                let what = || format!("{} between hosts {} and {}", operation.name(), first + 1, second + 1);
-                cell().run(&mut a.hca, &mut b.hca).await.with_context(what)?;
-                cell().run(&mut b.hca, &mut a.hca).await.with_context(what)?;
-            }
-        }
-    }
-    Ok(())
 }

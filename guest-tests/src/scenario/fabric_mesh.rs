@@ -58,7 +58,7 @@ impl Mesh {
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let mut specs: [HcaSpec; HCAS] = HcaSpec::mesh()?;
         let [bind] = free_udp_ports()?;
-        specs[0].peers.push(Peer { addr: bind, leaf: true });
+        specs[0].peers.push(Peer { addr: bind, leaf: true, id: None });
         let id = u16::try_from(HCAS)? + 1;
         let nic = Nic { model: NicModel::Virtio, mac: mac(id), bind, peer: specs[0].bind };
         let (mut daemons, mut stations) = (Vec::new(), Vec::new());

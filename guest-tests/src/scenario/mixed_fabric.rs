@@ -141,7 +141,7 @@ impl Fabric {
         mthca.strict = true;
         mthca.explained = &DOORBELL_RECORD_REMAPS;
         mthca.trace = lab.trace();
-        mthca.peers.push(Peer { addr: bind, leaf: true });
+        mthca.peers.push(Peer { addr: bind, leaf: true, id: None });
         // Verbs programs expect the GRH area in front of datagrams.
         jingzhao.options = json!({ "ud_grh": true });
         e810.interface = Interface::E810;

@@ -16,6 +16,8 @@ mod fabric_hosts;
 mod fabric_mesh;
 mod fabric_tap;
 mod failing;
+mod hosts_dns;
+mod hosts_slurm;
 mod impairments;
 mod jingzhao_errors;
 mod jingzhao_events;
@@ -43,6 +45,7 @@ mod replay;
 mod rxe_interop;
 pub mod schedule;
 pub mod shell;
+mod site;
 mod speed_guests;
 mod stock_pair;
 mod torture;
@@ -602,6 +605,16 @@ pub const ALL: &[Scenario] = &[
         "fabric-hosts",
         "HCAs on three hosts, all pairs, over VXLAN and over WireGuard, with realistic MTUs",
         |lab, report| Box::pin(fabric_hosts::run(lab, report)),
+    ),
+    Scenario::new(
+        "hosts-dns",
+        "HCAs on three hosts find each other in DNS; a host returns under another address during traffic",
+        |lab, report| Box::pin(hosts_dns::run(lab, report)),
+    ),
+    Scenario::new(
+        "hosts-slurm",
+        "guest-lab node as a Slurm job step on three hosts: output by rank, MPI over RDMA, failures",
+        |lab, report| Box::pin(hosts_slurm::run(lab, report)),
     ),
     Scenario::new(
         "operator",

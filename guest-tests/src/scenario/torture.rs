@@ -250,7 +250,7 @@ fn specs(ground: &LaneContext<'_>) -> Result<[HcaSpec; 8]> {
         let other = index ^ 1;
         (spec.id, spec.default_peer) = (number(index)?, number(other)?);
         spec.bind = ports[index];
-        spec.peers = vec![Peer { addr: ports[other], leaf: false }];
+        spec.peers = vec![Peer { addr: ports[other], leaf: false, id: None }];
         spec.interface = if index < 4 { Interface::Mthca } else { Interface::Jingzhao };
     }
     let [_, _, c, d, e, f, ..] = &mut specs;

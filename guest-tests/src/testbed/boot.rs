@@ -68,6 +68,12 @@ impl Place {
         GuestName::first(wanted.count()).zip(1..).map(place).collect()
     }
 
+    /// Returns the guests that this testbed's supervisor boots.
+    pub(super) fn booted_here(wanted: &UpOptions) -> Vec<Self> {
+        let is_here = |place: &Self| wanted.node.as_ref().is_none_or(|node| node.id() == place.id);
+        Self::all(wanted).into_iter().filter(is_here).collect()
+    }
+
     /// Returns whether this is the testbed's first guest.
     pub(super) const fn is_first(self) -> bool {
         self.id == 1
@@ -119,18 +125,27 @@ pub(super) async fn all(
     wanted: &UpOptions,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Booted>, Switch)> {
-    let places = Place::all(wanted);
+    let (places, names) = (Place::booted_here(wanted), Place::all(wanted));
     let image = match &wanted.host_root {
         None => lab.debian_image(run).await?,
         Some(_) => shared_root_image(lab, run, &places)?,
     };
-    let specs = fabric(&places)?;
     let ethernet = free_ports(places.len())?;
-    let switch = Switch::start(&ethernet).await?;
+    let (specs, switch, ends) = match (&wanted.node, ethernet.as_slice()) {
+        (Some(node), [nic]) => {
+            let device = End::Hca(node.device(*nic).await?);
+            (vec![device], Switch::start(&[]).await?, vec![node.gate()])
+        }
+        _ => {
+            let switch = Switch::start(&ethernet).await?;
+            let ends = switch.ends().to_vec();
+            (fabric(&places)?, switch, ends)
+        }
+    };
     let waves = Semaphore::new(guests_per_wave());
     let mut boots = Vec::new();
-    for (((&place, end), &bind), &peer) in places.iter().zip(specs).zip(&ethernet).zip(switch.ends()) {
-        let guest = GuestBoot { lab, run, image: &image, wanted, places: &places, events };
+    for (((&place, end), &bind), peer) in places.iter().zip(specs).zip(&ethernet).zip(ends) {
+        let guest = GuestBoot { lab, run, image: &image, wanted, names: &names, events };
         let nic = Nic { model: NicModel::Virtio, mac: place.mac(), bind, peer };
         let waves = &waves;
         boots.push(async move {
@@ -173,7 +188,7 @@ fn fabric(places: &[Place]) -> Result<Vec<End>> {
     }
     let first = places.iter().position(is_hca);
     let gate = first.and_then(|first| specs.get_mut(first)).map(|spec| {
-        let leaves = nics.iter().map(|&addr| Peer { addr, leaf: true });
+        let leaves = nics.iter().map(|&addr| Peer { addr, leaf: true, id: None });
         spec.peers.extend(leaves);
         spec.bind
     });
@@ -218,7 +233,8 @@ struct GuestBoot<'a> {
     run: &'a RunDir,
     image: &'a Image,
     wanted: &'a UpOptions,
-    places: &'a [Place],
+    /// All guests of the testbed.
+    names: &'a [Place],
     events: &'a mpsc::UnboundedSender<Event>,
 }
 
@@ -323,6 +339,11 @@ impl GuestBoot<'_> {
     /// Sets up the Ethernet network that connects the guests.
     async fn add_addresses(&self, place: Place, ports: &Ports) -> Result<()> {
         let (ip, find) = (place.ip(), find_interface(place.mac()));
+        if self.wanted.node.is_some() {
+            // The RDMA device is on the same network, but must not answer ARP requests for this interface's address.
+            sh(ports, "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore").await?;
+            sh(ports, "echo 2 > /proc/sys/net/ipv4/conf/all/arp_announce").await?;
+        }
         sh(ports, &format!("{find} ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"))
             .await
     }
@@ -330,7 +351,7 @@ impl GuestBoot<'_> {
     /// Makes every guest's name resolve to that guest's address.
     async fn add_names(&self, ports: &Ports) -> Result<()> {
         let hosts: String =
-            self.places.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();
+            self.names.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();
         let script = "cat >> /etc/hosts && mkdir -p -m 700 /root";
         ports.run(&["sh", "-c", script], hosts.as_bytes()).await.map(drop)
     }

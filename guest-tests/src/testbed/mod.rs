@@ -29,10 +29,12 @@ pub mod host_root;
 pub mod impair;
 pub mod kind;
 pub mod name;
+mod node;
 pub mod progress;
 pub mod protocol;
 mod providers;
 pub mod share;
+mod slurm;
 mod state;
 pub mod supervisor;
 mod switch;
@@ -46,8 +48,9 @@ use host_root::HostRoot;
 use impair::Impairment;
 use kind::Kind;
 use name::TestbedName;
+use node::Node;
 use share::SharedFolder;
-use template::Choice;
+use template::{Choice, Template};
 
 /// Maximum number of guests in a testbed. Each guest has its own QEMU and its own daemon.
 pub const MOST_GUESTS: u8 = 32;
@@ -55,7 +58,7 @@ pub const MOST_GUESTS: u8 = 32;
 /// Cache subdirectory that contains the logs of testbeds.
 const LOGS: &str = "testbeds";
 
-/// Options of `up`, `ci` and `here`: the guests to boot.
+/// Options of `up`, `ci`, `here` and `node`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpOptions {
     /// Type of RDMA device in the guests, or a template whose guests already run services over RDMA
@@ -93,6 +96,9 @@ pub struct UpOptions {
     /// Set by `guest-lab here`, whose guests do not have the lab's root file system.
     #[arg(skip)]
     pub host_root: Option<HostRoot>,
+    /// Set by `guest-lab node`, which boots only one of the testbed's guests.
+    #[arg(skip)]
+    node: Option<Node>,
 }
 
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
@@ -111,7 +117,10 @@ impl UpOptions {
 
     /// Returns the number of guests.
     fn count(&self) -> u8 {
-        self.count.unwrap_or(if self.host_root.is_some() { 1 } else { 2 })
+        match &self.node {
+            Some(node) => node.size(),
+            None => self.count.unwrap_or(if self.host_root.is_some() { 1 } else { 2 }),
+        }
     }
 
     /// Checks options that depend on each other.
@@ -130,6 +139,19 @@ impl UpOptions {
             "the guests of 'guest-lab here' run this machine's programs, which are for {}; use 'guest-lab up' or \
              'guest-lab ci' for guests of another architecture",
             Arch::HOST
+        );
+        anyhow::ensure!(
+            self.node.is_none() || (self.count.is_none() && self.impairments.is_empty()),
+            "'guest-lab node' supports neither --count nor --impair; the number of guests is that of the hosts"
+        );
+        let on_hosts = match self.choice.template() {
+            None => !matches!(self.kind(), Kind::Rxe | Kind::Mixed),
+            Some(template) => template == Template::Ucx,
+        };
+        anyhow::ensure!(
+            self.node.is_none() || on_hosts,
+            "'guest-lab node' does not support '{}'; choose a kind of RDMA device, or ucx",
+            self.choice.name()
         );
         let has_hca = |number| self.kind().of_guest(number).interface().is_some();
         anyhow::ensure!(

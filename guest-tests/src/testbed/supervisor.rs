@@ -311,7 +311,8 @@ impl Testbed {
     }
 
     async fn description(&self) -> Description {
-        let guests = join_all(Place::all(&self.wanted).into_iter().map(|place| self.describe(place))).await;
+        let guests =
+            join_all(Place::booted_here(&self.wanted).into_iter().map(|place| self.describe(place))).await;
         Description {
             name: self.name.clone(),
             kind: self.wanted.kind(),
@@ -358,6 +359,10 @@ impl Testbed {
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into();
+        if let Some(node) = &self.wanted.node {
+            environment.insert("HCAD_RANK".into(), node.rank.to_string());
+            environment.insert("HCAD_RANKS".into(), node.size().to_string());
+        }
         if let Some(device) = guest.place.device.rdma_device() {
             environment.insert("HCAD_RDMA_DEVICE".into(), device.to_owned());
             // The first GID of a RoCE port is its link-local address, and the second is its IPv4 address.

@@ -10,11 +10,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
-use super::site::{self, HOSTS, Site};
 use crate::process::Process;
 use crate::report::Skip;
 use crate::run_dir::RunDir;
 use crate::scenario::namespace::{Namespace, run};
+use crate::scenario::site::{self, HOSTS, Site};
 
 /// MTU of the tunnels. As in `wg-quick`, it is 1500 bytes minus the 80 bytes that WireGuard adds over IPv6.
 const MTU: u16 = 1420;

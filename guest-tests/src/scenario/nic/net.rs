@@ -130,7 +130,7 @@ impl Bench {
                 let interface = hca.interface().context("the device has no interface")?;
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..strict_e810(lab, spec) });
                 // Guest `c`'s NIC is connected only to guest `a`'s device, which forwards the NIC's frames.
-                a.peers.push(Peer { addr: peer, leaf: true });
+                a.peers.push(Peer { addr: peer, leaf: true, id: None });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
                     Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),

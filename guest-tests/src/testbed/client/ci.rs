@@ -17,7 +17,7 @@ use crate::testbed::name::Target;
 use crate::testbed::protocol::Description;
 
 /// Directory in the guests to which the files are copied.
-const FOLDER: &str = "/work";
+pub(super) const FOLDER: &str = "/work";
 /// Name prefix of testbeds started by `ci`.
 const NAME: &str = "ci-";
 
@@ -49,13 +49,7 @@ impl Ci {
     /// # Errors
     /// The command could not be run.
     pub(super) async fn run(self) -> Result<ExitCode> {
-        let half = u64::from(self.wanted.memory_mib()) << 19;
-        ensure!(
-            fits(&self.folder, half)?,
-            "{} is larger than {} MiB (half of each guest's memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
-            self.folder.display(),
-            half >> 20
-        );
+        check_size(&self.folder, &self.wanted)?;
         can_start(&self.command, &self.folder)?;
         let job = Job { wanted: &self.wanted, prefix: NAME, logs: self.logs.as_deref() };
         let code = job.run(async |description| until_signal(self.in_guests(description)).await).await?;
@@ -73,6 +67,18 @@ impl Ci {
             anyhow!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?
     }
+}
+
+/// Checks that a directory fits into the guests' memory.
+pub(super) fn check_size(folder: &Path, wanted: &UpOptions) -> Result<()> {
+    let half = u64::from(wanted.memory_mib()) << 19;
+    ensure!(
+        fits(folder, half)?,
+        "{} is larger than {} MiB (half of each guest's memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
+        folder.display(),
+        half >> 20
+    );
+    Ok(())
 }
 
 /// Checks that a command given as a relative path is an executable file in the directory. Without this check, the error

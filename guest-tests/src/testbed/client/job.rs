@@ -26,12 +26,12 @@ const KEPT: usize = 3;
 /// Maximum size of an incomplete line in bytes.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// A testbed for one run of `ci` or `here`.
+/// A testbed for one run of `ci`, `here` or `node`.
 pub(super) struct Job<'a> {
     pub(super) wanted: &'a UpOptions,
     /// Prefix of the testbed's default name. The process ID follows it.
-    pub(super) prefix: &'static str,
-    /// Directory to which the logs are copied, if any.
+    pub(super) prefix: &'a str,
+    /// Directory in which the logs are collected.
     pub(super) logs: Option<&'a Path>,
 }
 

@@ -4,11 +4,13 @@ mod ci;
 mod copy;
 mod down;
 mod exec;
+mod gathering;
 mod hcactl;
 mod here;
 mod job;
 mod list;
 mod logs;
+mod node;
 mod reload;
 mod root;
 mod session;
@@ -36,6 +38,7 @@ pub use self::hcactl::Hcactl;
 pub use self::here::Here;
 pub use self::list::List;
 pub use self::logs::Logs;
+pub use self::node::Node;
 pub use self::reload::Reload;
 pub use self::root::Root;
 pub use self::terminal::RawTerminal;
@@ -60,6 +63,11 @@ pub enum Command {
     /// machine. Its changes to files are discarded. Exits with the command's status, or with 125 if the lab itself
     /// failed.
     Here(Here),
+    /// Boot one guest of a testbed on several hosts, run a command in it, and stop it
+    ///
+    /// Run this command once per guest, for example as a Slurm job step. The command starts once all guests are ready.
+    /// Exits with the command's status, with 143 if another guest failed first, or with 125 if the lab itself failed.
+    Node(Node),
     /// Run a command in a guest
     ///
     /// Forwards input, output, signals and the terminal. Exits with the command's status, with 127 if the guest
@@ -96,6 +104,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         // `ci` handles signals itself, because it collects the logs first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
         Command::Here(here) => Ok(or_failure_of_lab(here.run().await)),
+        Command::Node(node) => Ok(or_failure_of_lab(node.run().await)),
         Command::Hcactl(hcactl) => until_signal(hcactl.run()).await,
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
         Command::Reload(reload) => until_signal(reload.run()).await.map(success),

@@ -20,6 +20,7 @@ use crate::artifacts::{Added, cache_dir};
 use crate::lab::Lab;
 use crate::report::line;
 use crate::testbed::name::{GuestName, TestbedName};
+use crate::testbed::node::NodeArgs;
 use crate::testbed::progress::Line;
 use crate::testbed::protocol::{Description, Event, Keep, receive, send};
 use crate::testbed::state::States;
@@ -52,6 +53,11 @@ pub struct Supervise {
     here: bool,
     #[command(flatten)]
     place: Place,
+    /// Boot the guest for `guest-lab node`
+    #[arg(long)]
+    node: bool,
+    #[command(flatten)]
+    nodes: NodeArgs,
     #[arg(long)]
     no_check: bool,
     #[arg(long = "env")]
@@ -74,9 +80,13 @@ impl Supervise {
     /// Returns the guests to boot.
     ///
     /// # Errors
-    /// The working directory of `guest-lab here` is invalid.
+    /// The working directory of `guest-lab here` or the guest of `guest-lab node` is invalid.
     pub fn wanted(self) -> Result<UpOptions> {
-        if self.here { self.place.apply(self.wanted) } else { Ok(self.wanted) }
+        let mut wanted = self.wanted;
+        if self.node {
+            wanted.node = Some(self.nodes.node(|name| std::env::var(name).ok())?);
+        }
+        if self.here { self.place.apply(wanted) } else { Ok(wanted) }
     }
 }
 
@@ -180,7 +190,12 @@ impl Leased {
             lab.fetch_user_space().await?;
         }
         lab.hcad()?;
-        Supervisor::start(wanted.name.is_none().then_some(&name), wanted.host_root.is_some())
+        let marker = match wanted {
+            UpOptions { host_root: Some(_), .. } => Some("--here"),
+            UpOptions { node: Some(_), .. } => Some("--node"),
+            _ => None,
+        };
+        Supervisor::start(wanted.name.is_none().then_some(&name), marker)
     }
 
     /// Keeps the guests running after this program has exited.
@@ -205,8 +220,8 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn start(name: Option<&TestbedName>, here: bool) -> Result<Self> {
-        let (process, stream) = start_supervisor(name, here)?;
+    fn start(name: Option<&TestbedName>, marker: Option<&str>) -> Result<Self> {
+        let (process, stream) = start_supervisor(name, marker)?;
         let (reader, writer) = stream.into_split();
         Ok(Self { process, reader: BufReader::new(reader), writer, is_kept: false })
     }
@@ -234,9 +249,10 @@ impl Drop for Supervisor {
 }
 
 /// Starts this program as a supervisor with the same command line. The supervisor runs in a new session, so it is not
-/// affected by Ctrl-C or by closing the terminal. If `name` is given, it is added to the command line as the
-/// testbed's name. The command line of `guest-lab here` is marked, because its defaults differ.
-fn start_supervisor(name: Option<&TestbedName>, here: bool) -> Result<(Child, UnixStream)> {
+/// affected by Ctrl-C or by the closing of the terminal. If `name` is given, it is added to the command line as the
+/// testbed's name. `marker` marks the command lines of `guest-lab here` and `guest-lab node`, because their defaults
+/// differ.
+fn start_supervisor(name: Option<&TestbedName>, marker: Option<&str>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
@@ -247,9 +263,7 @@ fn start_supervisor(name: Option<&TestbedName>, here: bool) -> Result<(Child, Un
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
     }
-    if here {
-        command.arg("--here");
-    }
+    command.args(marker);
     command.args(std::env::args_os().skip(2));
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     let log = supervisor_log()?;

@@ -99,7 +99,7 @@ impl Bench {
         let (mut a, b) = (spec("a", hca)?, spec("b", hca)?);
         let d = if has_d { Some(spec("d", Device::E810)?) } else { None };
         let [bind] = free_udp_ports()?;
-        a.peers.push(Peer { addr: bind, leaf: true });
+        a.peers.push(Peer { addr: bind, leaf: true, id: None });
         let c = if has_d { 4 } else { 3 };
         let nic = Nic { model: NicModel::Virtio, mac: mac(c), bind, peer: a.bind };
         let (a, b, c) = tokio::try_join!(
