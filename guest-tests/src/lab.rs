@@ -454,7 +454,8 @@ impl Lab {
         for (path, content) in files {
             archive.add_file(path, content);
         }
-        let initramfs = run.scratch(name);
+        // Guests of several architectures can share a run.
+        let initramfs = run.scratch(&format!("{name}-{}", self.artifacts.kernel.arch));
         fs::write(&initramfs, archive.finish())
             .with_context(|| format!("cannot write {}", initramfs.display()))?;
         Ok(Image { initramfs, modules, disks: None, iommu: false })
