@@ -18,6 +18,8 @@ const ABSENT: [u16; 4] = [2, 0xc, 0xf, 0x20];
 pub struct Capabilities {
     port: Port,
     largest: GeneralCaps,
+    /// Largest value of [`GeneralCaps::log_uar_page`].
+    max_log_uar_page: u16,
     /// Area from the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
     /// define.
     general: Box<[u8; AREA_LEN]>,
@@ -28,11 +30,22 @@ impl Capabilities {
     /// Returns the capabilities as they are before the first SET_HCA_CAP.
     pub fn new(options: &Options) -> Self {
         let largest = options.caps();
-        Self { port: options.port, largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
+        Self {
+            port: options.port,
+            largest,
+            max_log_uar_page: options.max_log_uar_page(),
+            general: Box::new(largest.area()),
+            atomic: AtomicCaps::largest(),
+        }
     }
 
     pub fn has_ethernet_port(&self) -> bool {
         self.port == Port::Ethernet
+    }
+
+    /// Returns log2 of the size of a UAR page in units of 4 KiB, as set by the driver.
+    pub fn log_uar_page(&self) -> u16 {
+        GeneralCaps::parse_prefix(&*self.general).map_or(0, |caps| caps.log_uar_page)
     }
 
     pub const fn largest(&self) -> &GeneralCaps {
@@ -75,6 +88,9 @@ impl Capabilities {
                 }
                 if caps.port_type != self.largest.port_type {
                     return Err(Check::CapPort.rejects(caps.port_type));
+                }
+                if caps.log_uar_page > self.max_log_uar_page {
+                    return Err(Check::CapUar.rejects(caps.log_uar_page));
                 }
                 *self.general = *area;
             }

@@ -74,6 +74,7 @@ checks! {
     CapArea = 0x0402 BadInputLength "capability area is too short",
     CapLimit = 0x0403 ExceedsLimit "log2 of the number of QPs exceeds the capability",
     CapPort = 0x0404 BadParameter "port type cannot be changed",
+    CapUar = 0x0405 ExceedsLimit "log2 of the UAR page size exceeds the limit",
 
     // Resources without a context.
     PdLimit = 0x0501 ExceedsLimit "limit of PDs reached",

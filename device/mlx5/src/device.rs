@@ -221,8 +221,13 @@ impl Mlx5 {
         }
     }
 
+    /// Returns log2 of the size of a UAR page in units of 4 KiB.
+    fn log_uar_page(&self) -> u16 {
+        self.function.resources().map_or(0, |resources| resources.uars.log_page())
+    }
+
     fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
-        let Some((page, offset)) = doorbell::place(bar_offset) else { return };
+        let Some((page, offset)) = doorbell::place(self.log_uar_page(), bar_offset) else { return };
         let resources = self.function.resources_mut();
         // Writes to a stopped device are not checked, because a driver that has stopped the device may still arm its
         // event queues once.
@@ -310,7 +315,7 @@ impl Frontend for Mlx5 {
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, _: Bar, offset: u64, data: &mut [u8]) {
-        match doorbell::place(offset) {
+        match doorbell::place(self.log_uar_page(), offset) {
             // Doorbells are write-only, so they read as 0.
             Some(_) => data.fill(0),
             None => words::read(offset, data, |word| self.read_register(cx, word).to_be_bytes()),
@@ -318,8 +323,9 @@ impl Frontend for Mlx5 {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
-        cx.monitor.check(|| strict::write(offset, data));
-        if doorbell::place(offset).is_some() {
+        let log_uar_page = self.log_uar_page();
+        cx.monitor.check(|| strict::write(log_uar_page, offset, data));
+        if doorbell::place(log_uar_page, offset).is_some() {
             return self.write_uar(cx, offset, data);
         }
         if !words::is_word_write(offset, data) {
@@ -331,11 +337,11 @@ impl Frontend for Mlx5 {
     }
 
     fn register_name(&self, access: &RegisterAccess<'_>) -> Option<String> {
-        trace::register_name(access)
+        trace::register_name(self.log_uar_page(), access)
     }
 
     fn describe_access(&self, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
-        trace::describe_access(access, to);
+        trace::describe_access(self.log_uar_page(), access, to);
     }
 
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {

@@ -38,10 +38,11 @@ pub enum Doorbell {
 }
 
 /// Splits a BAR offset into a UAR page and the offset within the page. Returns `None` for an offset below the first UAR
-/// page.
-pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
-    let page = u32::try_from(offset / PAGE as u64).ok().filter(|page| *page >= FIRST_UAR)?;
-    Some((UarIndex::new(page), offset % PAGE as u64))
+/// page. The size of a UAR page is 2^`log_uar_page` times 4 KiB.
+pub fn place(log_uar_page: u16, offset: u64) -> Option<(UarIndex, u64)> {
+    let page_len = (PAGE as u64) << log_uar_page;
+    let page = u32::try_from(offset / page_len).ok().filter(|page| *page >= FIRST_UAR)?;
+    Some((UarIndex::new(page), offset % page_len))
 }
 
 /// First halves of CQ doorbells, by UAR page. 32-bit software writes a CQ doorbell with two stores, so the first half
@@ -206,9 +207,11 @@ mod tests {
 
     #[test]
     fn offsets_below_first_uar_page_are_not_doorbells() {
-        assert_eq!(place(0xffff), None);
-        assert_eq!(place(0x1_0040), Some((PAGE_16, 0x40)));
-        assert_eq!(place(u64::MAX), None);
+        assert_eq!(place(0, 0xffff), None);
+        assert_eq!(place(0, 0x1_0040), Some((PAGE_16, 0x40)));
+        assert_eq!(place(0, u64::MAX), None);
+        assert_eq!(place(2, 0x3_ffff), None);
+        assert_eq!(place(2, 0x4_1040), Some((PAGE_16, 0x1040)));
     }
 
     #[test]

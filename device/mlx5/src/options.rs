@@ -74,6 +74,19 @@ impl Options {
         }
     }
 
+    /// Returns the maximum of log2 of the size of a UAR page in units of 4 KiB. Pages of 64 KiB are the largest pages of
+    /// processors. If doorbells are mapped, the VMM has mapped pages of 4 KiB before the driver sets a size.
+    pub fn max_log_uar_page(&self) -> u16 {
+        const LARGEST: u16 = 4;
+        let [first, last] = self.limits.uar_pages();
+        // Leave at least as many pages to allocate as there are reserved pages.
+        let log_most = ((last + 1) / (2 * first)).ilog2();
+        match self.doorbells {
+            Doorbells::Trapped => u16::try_from(log_most).map_or(LARGEST, |most| most.min(LARGEST)),
+            Doorbells::Mapped => 0,
+        }
+    }
+
     pub const fn device_id(&self) -> u16 {
         let model = self.model.pci();
         if self.virtual_function { model.virtual_function() } else { model.code() }

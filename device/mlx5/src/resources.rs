@@ -113,12 +113,13 @@ pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
 }
 
 impl Resources {
-    pub fn new(setup: &Setup) -> Self {
+    /// Creates the objects of a device whose driver has set the size of UAR pages to 2^`log_uar_page` times 4 KiB.
+    pub fn new(setup: &Setup, log_uar_page: u16) -> Self {
         let limits = &setup.options.limits;
         let caps = limits.caps();
         let count = |log: u8| 1_u32 << log;
         Self {
-            uars: UarPages::new(&setup.options),
+            uars: UarPages::new(&setup.options, log_uar_page),
             pds: Numbered::new(1, count(caps.log_max_pds)),
             xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
             domains: Numbered::new(1, MAX_TRANSPORT_DOMAINS),

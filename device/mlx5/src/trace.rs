@@ -32,8 +32,8 @@ use super::send_queue::{FetchedWqe, SendTag};
 use super::work;
 
 /// Returns the name of the register in which an access starts.
-pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
-    if let Some((page, offset)) = doorbell::place(access.offset) {
+pub(super) fn register_name(log_uar_page: u16, access: &RegisterAccess<'_>) -> Option<String> {
+    if let Some((page, offset)) = doorbell::place(log_uar_page, access.offset) {
         let page = page.get();
         return Some(match UarRegister::at(offset)? {
             UarRegister::ArmCq(false) => format!("UAR[{page}].arm_cq"),
@@ -53,8 +53,8 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
 }
 
 /// Describes the fields of the value that an access reads or writes.
-pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
-    let Some((_, offset)) = doorbell::place(access.offset) else {
+pub(super) fn describe_access(log_uar_page: u16, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
+    let Some((_, offset)) = doorbell::place(log_uar_page, access.offset) else {
         if let (Some((Register::QueueAddressLow, _)), &[a, b, c, d], true) =
             (Register::at(access.offset), access.data, access.write)
             && let QueueWord::Request { state } = QueueWord::parse(u32::from_be_bytes([a, b, c, d]))

@@ -5,6 +5,9 @@
 //! doorbell record. Software allocates the page for its EQs before it creates any EQ, so until an EQ exists, the device
 //! allocates pages that trap.
 //!
+//! A driver for a processor with larger pages sets the size of UAR pages to that of its pages. There are then fewer of
+//! them, and none may be mapped.
+//!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 7.4.
 
@@ -18,6 +21,8 @@ use super::options::{Doorbells, Options};
 /// The allocated UAR pages.
 #[derive(Debug)]
 pub struct UarPages {
+    /// Log2 of the size of a page in units of 4 KiB.
+    log_page: u16,
     trapped: Numbered<()>,
     /// Pages in the range that the VMM can map, or `None` if all doorbells trap.
     mapped: Option<Numbered<()>>,
@@ -37,13 +42,17 @@ pub fn mapped_offsets(options: &Options) -> std::ops::Range<u64> {
 }
 
 impl UarPages {
-    pub fn new(options: &Options) -> Self {
+    /// Creates the pages of a device whose driver has set the page size to 2^`log_uar_page` times 4 KiB.
+    pub fn new(options: &Options, log_uar_page: u16) -> Self {
         let [first, last] = options.limits.uar_pages();
+        let log_page = log_uar_page.min(options.max_log_uar_page());
+        let last = ((last + 1) >> log_page) - 1;
         match options.doorbells {
-            Doorbells::Trapped => Self { trapped: Numbered::new(first, last), mapped: None },
+            Doorbells::Trapped => Self { log_page, trapped: Numbered::new(first, last), mapped: None },
             Doorbells::Mapped => {
                 let [first_mapped, last_mapped] = mapped_pages(options);
                 Self {
+                    log_page,
                     trapped: Numbered::new(first, first_mapped - 1),
                     mapped: Some(Numbered::new(first_mapped, last_mapped)),
                 }
@@ -51,10 +60,15 @@ impl UarPages {
         }
     }
 
+    /// Returns log2 of the size of a page in units of 4 KiB.
+    pub const fn log_page(&self) -> u16 {
+        self.log_page
+    }
+
     /// Allocates a page, or returns `None` if no page is free. Before the first EQ exists, the page traps if possible.
     /// Afterwards, it is mapped if possible.
     pub fn alloc(&mut self, has_eqs: bool) -> Option<UarIndex> {
-        let Self { trapped, mapped } = self;
+        let Self { trapped, mapped, .. } = self;
         let page = match mapped {
             None => trapped.insert(()),
             Some(mapped) if has_eqs => mapped.insert(()).or_else(|| trapped.insert(())),
@@ -94,8 +108,18 @@ mod tests {
     }
 
     #[test]
+    fn larger_pages_are_fewer_unless_doorbells_are_mapped() {
+        let count = |doorbells, log_page| {
+            let mut pages = UarPages::new(&small(doorbells), log_page);
+            std::iter::from_fn(|| pages.alloc(true)).count()
+        };
+        assert_eq!([0, 1, 2].map(|log_page| count(Doorbells::Trapped, log_page)), [240, 112, 48]);
+        assert_eq!([0, 1, 2].map(|log_page| count(Doorbells::Mapped, log_page)), [240; 3]);
+    }
+
+    #[test]
     fn pages_trap_until_first_eq_exists() {
-        let mut pages = UarPages::new(&small(Doorbells::Mapped));
+        let mut pages = UarPages::new(&small(Doorbells::Mapped), 0);
         let mut alloc = |has_eqs| pages.alloc(has_eqs).unwrap();
         let [first, second, third, last] = [alloc(false), alloc(true), alloc(true), alloc(false)];
         assert_eq!([first, second, third, last].map(UarIndex::get), [16, 32, 33, 17]);
@@ -111,7 +135,7 @@ mod tests {
     #[test]
     fn alloc_uses_other_range_if_preferred_range_is_full() {
         for has_eqs in [false, true] {
-            let mut pages = UarPages::new(&small(Doorbells::Mapped));
+            let mut pages = UarPages::new(&small(Doorbells::Mapped), 0);
             let all: Vec<u32> = std::iter::from_fn(|| pages.alloc(has_eqs)).map(UarIndex::get).collect();
             let mut sorted = all.clone();
             sorted.sort_unstable();
@@ -121,9 +145,18 @@ mod tests {
 
     #[test]
     fn device_with_trapped_doorbells_has_no_mapped_pages() {
-        let mut pages = UarPages::new(&small(Doorbells::Trapped));
+        let mut pages = UarPages::new(&small(Doorbells::Trapped), 0);
         let all: Vec<UarIndex> = std::iter::from_fn(|| pages.alloc(true)).collect();
         assert_eq!((all.len(), all[0].get()), (240, 16));
         assert!(!all.into_iter().any(|page| pages.is_mapped(page)));
+    }
+    #[test]
+    fn larger_pages_are_fewer() {
+        let mut pages = UarPages::new(&small(Doorbells::Trapped), 2);
+        let all: Vec<UarIndex> = std::iter::from_fn(|| pages.alloc(true)).collect();
+        assert_eq!((all.len(), all[0].get()), (48, 16));
+        assert_eq!(small(Doorbells::Trapped).max_log_uar_page(), 3);
+        assert_eq!(Options::default().max_log_uar_page(), 4);
+        assert_eq!(small(Doorbells::Mapped).max_log_uar_page(), 0);
     }
 }

@@ -29,15 +29,15 @@ const PARTS: &[&str] = &[
 
 /// Runs only the probe.
 pub(super) async fn probe(lab: &Lab, report: &mut Report) -> Result<()> {
-    probe::run(&lab.for_guests(Arch::Arm64, Pages::Usual).await?, report, "4096", probe::ALL).await
+    probe::run(&lab.for_guests(Arch::Arm64, Pages::Usual).await?, report, "4096").await
 }
 
 /// Runs the probe with both page sizes, the messages between architectures, and the scenarios in [`PARTS`].
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let arm = lab.for_guests(Arch::Arm64, Pages::Usual).await?;
-    probe::run(&arm, report, "4096", probe::ALL).await?;
+    probe::run(&arm, report, "4096").await?;
     let large_pages = lab.for_guests(Arch::Arm64, Pages::Of16KiB).await?;
-    probe::run(&large_pages, report, "16384", probe::WITH_LARGE_PAGES).await?;
+    probe::run(&large_pages, report, "16384").await?;
     let other = lab.for_guests(Arch::Amd64, Pages::Usual).await?;
     interop::run(&arm, &other, report).await?;
     for scenario in super::ALL.iter().filter(|scenario| PARTS.contains(&scenario.name)) {

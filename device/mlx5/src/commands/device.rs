@@ -77,7 +77,7 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     if let Some(management) = &cx.management {
         cx.engine.set_pkeys(management.pkeys());
     }
-    enabled.resources = Some(Box::new(Resources::new(setup)));
+    enabled.resources = Some(Box::new(Resources::new(setup, enabled.caps.log_uar_page())));
     Ok(nothing())
 }
 

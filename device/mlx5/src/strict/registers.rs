@@ -8,9 +8,9 @@ use protocol::hca::words;
 use super::rules::{BLUE_FLAME, NARROW_WRITE, NO_REGISTER};
 use crate::doorbell;
 
-pub(in super::super) fn write(offset: u64, data: &[u8]) -> Findings {
+pub(in super::super) fn write(log_uar_page: u16, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
-    match doorbell::place(offset) {
+    match doorbell::place(log_uar_page, offset) {
         Some((_, within)) => uar_page(offset, within, data.len(), &mut found),
         None => init_segment(offset, data, &mut found),
     }

@@ -1,9 +1,12 @@
 //! Doorbells, events and interrupts (mlx5 interface, sections 3.2, 7 and 8).
 
+use card::vfio::Bar;
 use card::vfio::server::Device as _;
+use protocol::hca::mlx5::capability::{Query, SetHcaCap};
 use protocol::hca::mlx5::cq::{CqChange, CqFields, ModifyCq};
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell};
 use protocol::hca::mlx5::eqe::Eqe;
+use protocol::hca::mlx5::input::Bytes;
 
 use super::*;
 
@@ -44,6 +47,30 @@ fn command_completion_raises_event_and_interrupt() {
     driver.ok(&Command::DestroyEq(EqNumber { eqn }));
     assert_eq!(driver.interrupts(0), 0);
     assert_eq!(event(&mut driver, RING, 2), None);
+}
+
+/// A driver whose processor has 16 KiB pages sets `log_uar_page_sz` to 2. The registers of UAR page n are then at offset
+/// 16 KiB times n.
+#[test]
+fn doorbells_follow_uar_page_size_of_driver() {
+    let mut driver = powered_on();
+    driver.ok(&Command::EnableHca(Function { function: 0 }));
+    let query = Command::QueryHcaCap(Query { cap_type: 0, current: false }).emit(0);
+    let mut area = driver.execute(&query, 4112).split_off(16);
+    let general = SetHcaCap { cap_type: 0 };
+    area[0x93] = 5;
+    let too_large = Command::SetHcaCap(general, Bytes::parse(&area));
+    assert_eq!(driver.rejected(&too_large), Check::CapUar);
+    area[0x93] = 2;
+    driver.ok(&Command::SetHcaCap(general, Bytes::parse(&area)));
+    driver.ok(&Command::InitHca(InitHca::default()));
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
+    let arm = EqDoorbell { eqn, consumer: 0 }.emit();
+    driver.store(Bar::Bar0, (u64::from(uar.get()) << 14) + driver::ARM_EQ, &arm);
+    driver.ok(&Command::Nop(BARE));
+    assert_eq!(driver.interrupts(0), 1);
+    assert!(ignored(&driver).is_empty());
 }
 
 #[test]

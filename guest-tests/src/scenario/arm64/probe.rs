@@ -22,24 +22,20 @@ use crate::vm::Vm;
 
 /// A device under test.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Card {
+struct Card {
     kind: Device,
     /// Name of the RDMA device.
     name: &'static str,
     driver: &'static str,
 }
 
-const MTHCA: Card = Card { kind: Device::Mthca, name: "mthca0", driver: "ib_mthca" };
-const E810: Card = Card { kind: Device::E810, name: "irdma0", driver: "ice" };
 /// All kinds of devices with a stock driver.
-pub(super) const ALL: &[Card] = &[
-    MTHCA,
+const CARDS: [Card; 4] = [
+    Card { kind: Device::Mthca, name: "mthca0", driver: "ib_mthca" },
     Card { kind: Device::Connectx, name: "mlx5_0", driver: "mlx5_core" },
     Card { kind: Device::ConnectxIb, name: "mlx5_1", driver: "mlx5_core" },
-    E810,
+    Card { kind: Device::E810, name: "irdma0", driver: "ice" },
 ];
-/// The kinds that support kernels with pages larger than 4 KiB. A ConnectX expects UAR pages of 4 KiB.
-pub(super) const WITH_LARGE_PAGES: &[Card] = &[MTHCA, E810];
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1536;
 /// Time limit for the port to become active after the driver is loaded.
@@ -61,14 +57,14 @@ struct Probe {
     old_warnings: usize,
 }
 
-/// Runs the probe with these cards in a guest whose kernel must have pages of `page_size` bytes.
-pub(super) async fn run(lab: &Lab, report: &mut Report, page_size: &str, cards: &[Card]) -> Result<()> {
+/// Runs the probe in a guest whose kernel must have pages of `page_size` bytes.
+pub(super) async fn run(lab: &Lab, report: &mut Report, page_size: &str) -> Result<()> {
     let run = lab.new_run("arm64-probe")?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
-    let mut probe = Probe::start(lab, &run, cards).await.context(hint.clone())?;
+    let mut probe = Probe::start(lab, &run).await.context(hint.clone())?;
     let title = format!("the guest is arm64 with pages of {page_size} bytes");
     report.case(&title, &hint, probe.is_arm64(page_size)).await?;
-    for (id, card) in (1..).zip(cards) {
+    for (id, card) in (1..).zip(&CARDS) {
         let title = format!("{}, pages of {page_size} bytes: the driver binds", card.kind.name());
         report.case(&title, &hint, probe.binds(id, card)).await?;
         let title = format!("{}, pages of {page_size} bytes: verified messages", card.kind.name());
@@ -79,10 +75,10 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, page_size: &str, cards: 
 }
 
 impl Probe {
-    async fn start(lab: &Lab, run: &RunDir, cards: &[Card]) -> Result<Self> {
+    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let mut specs = HcaSpec::mesh_of(cards.len())?;
-        for (spec, card) in specs.iter_mut().zip(cards) {
+        let mut specs = HcaSpec::mesh_of(CARDS.len())?;
+        for (spec, card) in specs.iter_mut().zip(&CARDS) {
             spec.interface = card.kind.interface().unwrap_or_default();
             spec.capture = false;
             spec.trace = lab.trace();
@@ -92,7 +88,7 @@ impl Probe {
         let hcad = tokio::process::Command::new(lab.hcad()?);
         let daemon = Daemon::start_by(hcad, &specs, run).await?;
         let sockets = |behind_port| {
-            let all = daemon.sockets().iter().zip(cards);
+            let all = daemon.sockets().iter().zip(&CARDS);
             all.filter(|(_, card)| card.kind.is_card() == behind_port)
                 .map(|(socket, _)| socket.clone())
                 .collect()

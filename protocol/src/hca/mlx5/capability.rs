@@ -264,6 +264,8 @@ layout! {
         /// Log2 of the number of user memories.
         @0x8c[20:16]  log_max_user_memories: u8,
         @0x8c[15:0]   max_eqs: u16,
+        /// Log2 of the size of a UAR page in units of 4 KiB. The driver sets it to the page size of its processor.
+        @0x90[15:0]   log_uar_page: u16,
         /// Frequency of the internal timer in MHz.
         @0x98         timer_mhz: u32,
         /// Frequency of the internal timer in kHz.
