@@ -140,7 +140,7 @@ fn marked_read_response_causes_cnp() {
 }
 
 #[test]
-fn acks_datagrams_and_dropped_packets_cause_no_cnp() {
+fn no_cnp_is_sent_for_ack_datagram_or_dropped_packet() {
     // An acknowledgement carries no data, so it causes no CNP even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn moderated_cq_delays_event_for_limited_number_of_entries() {
+    fn moderated_cq_delays_event_until_entry_limit() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
         queue.context.moderation_period = 16;

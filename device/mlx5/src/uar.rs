@@ -5,8 +5,8 @@
 //! doorbell record. Software allocates the page for its EQs before it creates any EQ, so until an EQ exists, the device
 //! allocates pages that trap.
 //!
-//! A driver for a processor with larger pages sets the size of UAR pages to that of its pages. There are then fewer of
-//! them, and none may be mapped.
+//! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
+//! fewer UAR pages. If doorbells are mapped, the page size stays at 4 KiB, because the VMM has already mapped the range.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 7.4.

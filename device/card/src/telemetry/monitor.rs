@@ -60,7 +60,7 @@ pub struct Ignored {
     pub last: Reason,
 }
 
-/// [`Ignored`] in the form shown to an operator. The names of reasons are those of the interface.
+/// [`Ignored`] in the form shown to an operator. Each reason is given by its name ([`Reason::name`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredRow {
     pub count: u64,

@@ -12,7 +12,7 @@ use crate::run_dir::RunDir;
 use crate::scenario::namespace::run;
 use crate::scenario::site::{self, HOSTS, Site};
 
-/// Name of all hosts.
+/// DNS name that resolves to the IPv4 addresses of the hosts.
 pub(super) const ALL: &str = "hcad.lab.example";
 /// Name of the service, whose targets are the hosts.
 pub(super) const SERVICE: &str = "_hcad._udp.lab.example";
@@ -37,7 +37,7 @@ impl<'a> NameServer<'a> {
         run(&["dnsmasq", "--version"]).await.map(drop)
     }
 
-    /// Starts the server without addresses of hosts.
+    /// Starts the server without records of hosts.
     pub(super) async fn start(site: &'a Site, files: &'a RunDir) -> Result<Self> {
         site.add_server(NUMBER).await?;
         let mut server = Self { site, files, hosts: files.file("hosts"), process: None };
