@@ -6,7 +6,8 @@
 //! allocates pages that trap.
 //!
 //! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
-//! fewer UAR pages. If doorbells are mapped, the page size stays at 4 KiB, because the VMM has already mapped the range.
+//! fewer UAR pages. If doorbells are mapped, the page size stays at 4 KiB, because the VMM has already mapped the
+//! range.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 7.4.
