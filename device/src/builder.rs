@@ -95,7 +95,7 @@ impl DeviceBuilder {
         name(&self.device)
     }
 
-    /// Returns the list of peers found through DNS, which each build of the worker uses.
+    /// Returns the peers found through DNS. Each build of the worker uses this list.
     pub fn resolved(&self) -> &ResolvedPeers {
         &self.resolved
     }
@@ -208,7 +208,7 @@ impl DeviceBuilder {
                     let mut macs = named.iter().filter_map(|peer| peer.mac);
                     macs.try_for_each(|mac| switch.reserve(mac))
                         .map_err(|error| failed(io::Error::other(error)))?;
-                    // Peers that are left out have been logged already.
+                    // Peers that are left out here have already been logged.
                     let _ = switch.set_resolved(&self.resolved.get());
                 }
                 Box::new(fabric)

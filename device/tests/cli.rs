@@ -352,7 +352,7 @@ fn descriptor_limit_is_raised_to_maximum() {
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
     command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
-    // SAFETY: only setrlimit is called between fork and exec, which is safe there. `limit` outlives the call.
+    // SAFETY: between fork and exec, only setrlimit is called, and it is safe to call there. `limit` outlives the call.
     unsafe {
         command.pre_exec(|| {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 512 };

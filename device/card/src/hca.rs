@@ -123,9 +123,9 @@ pub struct Hca<F: Frontend> {
     turn_bytes: usize,
     /// The sender that builds the next frames.
     sender: Sender,
-    /// Frames of one turn that this HCA sent to itself, to be delivered in the next turn.
+    /// Frames that this HCA sent to itself during a turn. They are delivered in the next turn.
     looped: LoopedFrames,
-    /// Frames of one turn returned by the port's loopback, to be delivered in the next turn.
+    /// Frames that the port looped back during a turn. They are delivered in the next turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
     /// Recorder or replay of the device's inputs and outputs, if one is active.
@@ -363,8 +363,8 @@ impl<F: Frontend> Hca<F> {
         self.port.addresses().own.mac
     }
 
-    /// Reserves the addresses derived from another host's MAC for that host. Has no effect if the address table
-    /// contains the MAC.
+    /// Reserves, for another host, the addresses derived from its MAC. Has no effect if the address table contains the
+    /// MAC.
     pub fn add_static_neighbour(&mut self, mac: MacAddr) {
         self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {

@@ -192,8 +192,8 @@ impl Frontend for E810 {
                 table: (Bar::Bar3, pci::MSIX_TABLE),
                 pending: (Bar::Bar3, pci::MSIX_PBA),
             },
-            // `ice` shares state among functions with equal serial numbers, so each device in a guest must have a
-            // unique one.
+            // `ice` shares state among functions that have the same serial number, so each device in a guest must
+            // have a unique one.
             serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
         }
     }

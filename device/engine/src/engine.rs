@@ -62,7 +62,7 @@ pub enum QpError {
 ///
 /// | after | poll |
 /// |---|---|
-/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; end the round later |
+/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; the round need not end yet |
 /// | [`poll_transmit`] that returned a frame | `poll_event` until `None` before the frame is sent; `poll_transmit` again |
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
@@ -404,7 +404,7 @@ impl Engine {
     }
 
     /// Returns the time at which [`Engine::handle_timeout`] must be called next. That time can be earlier than the next
-    /// deadline. If it has already passed, call immediately.
+    /// deadline. If it has already passed, call it immediately.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -454,7 +454,8 @@ impl Engine {
         self.input_at(now, self.find(qpn)?, host, act)
     }
 
-    /// Passes an input to a QP, then updates the QP's turn, deadline, dirty flag and polling in ERR.
+    /// Passes an input to a QP, then updates the QP's place in the send order, its deadline, its dirty flag and, in ERR,
+    /// its polling.
     pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,

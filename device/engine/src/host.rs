@@ -35,7 +35,7 @@ pub enum Fetch<T> {
 pub enum RecvSource {
     /// The receive queue of the QP, or the SRQ that the QP was created with.
     Qp(Qpn),
-    /// The XRC SRQ that the message names and [`Host::xrc_srq`] has accepted.
+    /// The XRC SRQ named by the message and accepted by [`Host::xrc_srq`].
     XrcSrq {
         /// XRC target that received the message. The fetched request belongs to it.
         qpn: Qpn,
@@ -239,8 +239,8 @@ pub trait Host {
         self.next_recv(RecvSource::Qp(qpn))
     }
 
-    /// Returns the time at which the next receive request of `qpn` can be fetched, if software is still posting it and
-    /// [`Host::next_recv`] does not return it yet. An RNR NAK then requests a wait until that time.
+    /// If software is still posting the next receive request of `qpn`, returns the time at which [`Host::next_recv`] can
+    /// return it. An RNR NAK then asks the peer to wait until that time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None

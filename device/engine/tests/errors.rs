@@ -286,7 +286,7 @@ fn wrong_response_opcode_or_length_fails_with_bad_response() {
 }
 
 #[test]
-fn gather_error_completes_after_earlier_requests() {
+fn request_with_gather_error_completes_in_order() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 300) };

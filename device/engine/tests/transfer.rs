@@ -62,7 +62,7 @@ fn only_first_packet_of_write_carries_reth() {
 }
 
 #[test]
-fn write_imm_consumes_receive_request_at_end() {
+fn write_imm_consumes_receive_request_at_end_of_message() {
     let mut pair = Pair::new();
     let imm = Some(Imm([1, 2, 3, 4]));
     pair.post_recv(B, 7, 0, 0);

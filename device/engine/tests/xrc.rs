@@ -560,7 +560,7 @@ fn invalid_receive_wqe_in_srq_fails_target_and_initiator() {
 }
 
 #[test]
-fn unreadable_xrc_srq_raises_catastrophic_event_for_srq() {
+fn unreadable_xrc_srq_raises_srq_catastrophic_event() {
     let mut pair = xrc();
     pair.b.host.shared.entry(SRQ.get()).or_default().push_back(Fetch::Broken);
     pair.post(A, to(SRQ, send(1, 10)));

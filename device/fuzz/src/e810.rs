@@ -1,7 +1,7 @@
-//! Fuzzes an E810 whose driver is an attacker, alongside an E810 with a well-behaved driver. A local fabric connects
+//! Fuzzes an E810 with a malicious driver, alongside an E810 with a well-behaved driver. A local fabric connects
 //! both devices to a third station.
 //!
-//! Whatever the attacker's driver does, its device must send only valid Ethernet frames, store no more than its limits
+//! Whatever the malicious driver does, its device must send only valid Ethernet frames, store no more than its limits
 //! permit, and access only mapped memory. The other device must still exchange frames with the station.
 
 mod hostile;
@@ -57,12 +57,13 @@ const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
 /// EtherType for local experiments, IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Address of a page that the device may only read. It follows guest memory and is the middle page of a sealed file.
+/// Address of a page that the device may only read. The page lies directly after guest memory and maps the middle page
+/// of a sealed file.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// Targets of the peer's frames in the RDMA half of the attacker's device.
+/// QPs and memory of the attacked device, at which the RoCE frames from its peer are aimed.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_with_answered_sequence_number_has_no_effect() {
+    fn rearming_with_used_sequence_number_has_no_effect() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
         assert_eq!(queue.arm(&numbered(0)), None);

@@ -19,8 +19,8 @@ impl Resources {
         queues.find(|(_, queue)| queue.mask().contains(events)).map(|(eqn, _)| Eqn::new(eqn))
     }
 
-    /// Writes an asynchronous event to the EQ that receives events of its type. If no EQ receives events of this type,
-    /// the event is dropped.
+    /// Writes an asynchronous event to the EQ that receives events of its type. If there is no such EQ, the event is
+    /// dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let taker = self.taker(event.mask());
         self.report(cx, taker, event);

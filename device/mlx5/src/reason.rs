@@ -1,4 +1,4 @@
-//! Reasons why this interface ignores a doorbell or a register write.
+//! Reasons for ignoring a doorbell or a register write, and for dropping a frame.
 
 use card::telemetry::reason::IgnoreReason;
 
@@ -31,7 +31,7 @@ pub const SQ_STATE: IgnoreReason = IgnoreReason::guest_bug("sq_state");
 pub const FRAME_OVERSIZE: IgnoreReason = IgnoreReason::expected("oversize");
 /// The headers of the frame cannot be parsed.
 pub const FRAME_UNPARSED: IgnoreReason = IgnoreReason::expected("unparsed");
-/// The flow tables forward the frame to no TIR.
+/// The flow tables do not forward the frame to any TIR.
 pub const NO_TIR: IgnoreReason = IgnoreReason::expected("no_tir");
 /// The RQ is not in the ready state.
 pub const RQ_STATE: IgnoreReason = IgnoreReason::expected("rq_state");

@@ -76,8 +76,8 @@ fn dispatch(
         Op::QueryFw => Ok(hca::query_fw(cx)),
         Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
         Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
-        // These commands have no effect, because the device runs no firmware and uses neither firmware nor auxiliary
-        // memory.
+        // These commands have no effect. The device runs no firmware, and does not use the memory that MAP_FA and
+        // MAP_ICM_AUX provide.
         Op::UnmapFa | Op::RunFw | Op::UnmapIcmAux | Op::Nop => Ok(Answer::Nothing),
         Op::QueryDevLim => Ok(hca::query_dev_lim(setup)),
         Op::QueryAdapter => Ok(hca::query_adapter(setup)),

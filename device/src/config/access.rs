@@ -83,7 +83,7 @@ fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
 
 fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     match entry {
-        // chown(2) interprets `u32::MAX`, which equals -1, as "unchanged".
+        // chown(2) interprets `u32::MAX` (that is, -1) as "unchanged".
         GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not a valid group ID", u32::MAX))),
         GroupEntry::Number(number) => Ok(Gid::from_raw(*number)),
         GroupEntry::Name(name) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub(crate) const LONG: usize = 16 << 20;
 
 /// Copies between two buffers of `len` bytes for `time` and returns the bandwidth in bytes per second.
-#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+#[expect(clippy::cast_precision_loss, reason = "the rate is only displayed")]
 pub(crate) fn bandwidth(len: usize, time: Duration) -> f64 {
     // Fill the buffers with values other than 0, so that the kernel allocates all their pages now.
     let (from, mut to) = (vec![1_u8; len], vec![2_u8; len]);

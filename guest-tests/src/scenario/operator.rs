@@ -198,7 +198,7 @@ impl Site {
 
     async fn remove(&mut self) -> Result<()> {
         let refusal = self.control.ask(&["device", "remove", "3"]).await;
-        ensure!(refusal.is_err(), "a device with a guest was removed without --force");
+        ensure!(refusal.is_err(), "a device with a guest was removed without --yes");
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");

@@ -63,7 +63,7 @@ impl FromStr for SharedFolder {
     }
 }
 
-/// The reason why a shared directory is invalid.
+/// Why a shared directory is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadShare(String);
 

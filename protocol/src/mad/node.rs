@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guid_of_mac_matches_rfc_4291() {
+    fn guid_from_mac_matches_rfc_4291() {
         // The example is from RFC 4291, appendix A.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);

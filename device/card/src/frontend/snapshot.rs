@@ -255,7 +255,7 @@ pub enum Right {
 /// A range of context memory that is contiguous in ICM and on the bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmRow {
-    /// Translation to which the range belongs.
+    /// Address map that contains the range.
     pub table: IcmTable,
     pub start: u64,
     pub length: u64,
@@ -263,7 +263,7 @@ pub struct IcmRow {
     pub bus: u64,
 }
 
-/// Which translation of context memory a range belongs to.
+/// An address map of context memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IcmTable {
@@ -271,7 +271,7 @@ pub enum IcmTable {
     Context,
     /// Memory protection and translation tables.
     Tpt,
-    /// All tables: the device has a single translation.
+    /// All tables, for a device with a single address map.
     All,
 }
 

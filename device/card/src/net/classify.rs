@@ -1,4 +1,4 @@
-//! Frame classification: RoCE for the engine, protocols for the host stack, or frames for the NIC.
+//! Classification of frames that are not for the NIC: RoCE for the engine, or protocols for the host stack.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -18,8 +18,8 @@ pub(super) enum Class {
     HostStack,
 }
 
-/// Classifies a frame from the fabric for which `Port::is_for_nic` is false. `has_mac` returns whether a MAC
-/// is one of those that the port has in addition to the MAC of `own`.
+/// Classifies a frame that came from the fabric and is not for the NIC (`Port::is_for_nic` is false). `has_mac` returns
+/// whether a MAC is one of the port's additional MACs, besides that of `own`.
 pub(super) fn classify(
     ether: &EtherFrame<'_>,
     own: &Identity,

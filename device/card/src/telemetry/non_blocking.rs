@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_drops_and_reports_lines() {
+    fn lines_lost_to_full_disk_are_counted_and_reported() {
         let (stream, reader) = UnixStream::pair().unwrap();
         let full = Arc::<AtomicBool>::default();
         let writer = NonBlockingWriter::start(Disk { stream, full: full.clone() }).unwrap();

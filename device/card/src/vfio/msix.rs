@@ -27,7 +27,7 @@ pub struct Interrupts {
     gate: Gate,
     table: Vec<u8>,
     stats: Stats,
-    /// Set while the device is recorded or replayed.
+    /// Set while the device is being recorded or replayed.
     sink: Option<RecordSink>,
 }
 
@@ -93,7 +93,7 @@ impl Interrupts {
     }
 
     /// Starts recording the client's changes to vectors and the signals sent to the client. In a replay, starts
-    /// comparing these signals with the record. `None` ends either mode.
+    /// comparing these signals with the recording. `None` ends either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }
@@ -194,7 +194,7 @@ impl Interrupts {
         self.unwire();
     }
 
-    /// Like [`Self::disconnect`], but without an entry in the record, for a step that is already recorded.
+    /// Like [`Self::disconnect`], but adds nothing to the recording, for use in a step that has already been recorded.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;

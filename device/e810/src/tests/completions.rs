@@ -24,7 +24,7 @@ fn reply(nic: &mut Nic) {
 }
 
 #[test]
-fn coalesced_completion_interrupts_after_timeout() {
+fn coalesced_completion_raises_interrupt_after_timeout() {
     let mut nic = Nic::new();
     send(&mut nic, 1);
     assert_eq!(

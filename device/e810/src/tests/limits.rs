@@ -295,7 +295,7 @@ fn switch_rule_limit_is_enforced() {
 }
 
 #[test]
-fn large_action_limits_are_enforced() {
+fn limits_on_large_actions_are_enforced() {
     let mut driver = started();
     let vsi = vsi(&mut driver);
     let large = |index: u16, count: u16| {

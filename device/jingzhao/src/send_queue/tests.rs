@@ -290,7 +290,7 @@ fn unsupported_operation_fails_and_chain_continues() {
 }
 
 #[test]
-fn unreadable_queue_is_broken() {
+fn fetch_from_unreadable_queue_returns_broken() {
     let mut bench = Bench::kernel();
     bench.ring_doorbell(0, SEND, 2);
     bench.mem.key = Lkey::new(0x22);

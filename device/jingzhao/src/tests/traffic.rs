@@ -153,7 +153,7 @@ fn connection_accepts_full_and_truncated_qpn() {
 }
 
 #[test]
-fn psns_advance_in_icm_context() {
+fn qp_context_in_icm_shows_advanced_psns() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     exchange(&mut a, &mut b);

@@ -92,7 +92,7 @@ fn create_eq_rejects_invalid_context_fields() {
 }
 
 #[test]
-fn largest_cq_fits_in_4_kib_pages() {
+fn largest_cq_can_use_4_kib_pages() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);

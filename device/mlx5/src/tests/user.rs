@@ -81,7 +81,7 @@ impl DerefMut for User {
     }
 }
 
-/// Returns a signaled request with one data segment: the device writes a CQE even if the request succeeds.
+/// Returns a request with one data segment. The request is signaled, so the device writes a CQE even on success.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,

@@ -177,7 +177,7 @@ fn invalid_wqes_fail_and_queue_continues() {
 }
 
 #[test]
-fn unreadable_queue_is_broken() {
+fn fetch_from_unreadable_queue_returns_broken() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();

@@ -24,7 +24,7 @@ use engine::{
 /// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Numbers of a queue's posted and completed requests.
+/// How many of a queue's requests have been posted and completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,

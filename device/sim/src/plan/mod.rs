@@ -178,7 +178,8 @@ pub enum Action {
     Share { srq: usize, count: usize },
     /// Moves a QP to another state if the transition is legal.
     Move { pair: usize, side: usize, to: State },
-    /// Moves both sides from RESET to RTS (or side 1 only to RTR) and starts their next life.
+    /// Moves both sides from RESET to RTS and starts their next life. If the connection has a nonzero `late_ns`, side 1
+    /// stays in RTR for that time.
     Connect { pair: usize },
     /// Replaces a side's P_Key until the pair is connected again.
     Partition { pair: usize, side: usize, pkey: Pkey },
@@ -388,7 +389,7 @@ impl Op {
         }
     }
 
-    /// For a READ that invalidates a local key when all its data has arrived, returns that key.
+    /// Returns the local key that a READ invalidates once all its data has arrived.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,

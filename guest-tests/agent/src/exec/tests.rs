@@ -176,7 +176,7 @@ fn command_ends_while_child_holds_output_open() {
 }
 
 #[test]
-fn terminal_has_size_and_handles_ctrl_c() {
+fn terminal_reports_its_size_and_handles_ctrl_c() {
     let mut port = Port::open();
     let script =
         "trap 'echo interrupted; stty size; exit 7' INT; stty size; tty; while :; do sleep 0.1; done";

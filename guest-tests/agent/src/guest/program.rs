@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_step_fails_after_exit_or_timeout() {
+    fn ask_fails_if_program_exits_or_times_out() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

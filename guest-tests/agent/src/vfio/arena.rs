@@ -167,7 +167,7 @@ impl Drop for Arena {
 }
 
 fn memory_file(len: usize) -> io::Result<File> {
-    // SAFETY: the name is a C string. The returned descriptor is checked, and then only the `File` owns it.
+    // SAFETY: the name is a C string. The returned descriptor is checked, and the `File` becomes its only owner.
     let file = unsafe {
         let fd = libc::memfd_create(c"arena".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {

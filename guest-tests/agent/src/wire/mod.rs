@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejected_command_error_has_status() {
+    fn rejected_command_error_carries_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);

@@ -44,7 +44,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(120);
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// TCP port of the ping-pong server.
 const PORT: u16 = 18515;
-/// Start of the address range for 64-bit BARs on QEMU's machine `virt`.
+/// Start of the address range for 64-bit BARs on QEMU's `virt` machine.
 ///
 /// # Spec
 /// QEMU, `hw/arm/virt.c`, `extended_memmap`: `VIRT_HIGH_PCIE_MMIO`.
@@ -53,7 +53,7 @@ const HIGH_WINDOW: u64 = 512 << 30;
 struct Probe {
     vm: Vm,
     daemon: Daemon,
-    /// Number of kernel warnings from before the drivers were loaded.
+    /// Number of kernel warnings logged before the drivers were loaded.
     old_warnings: usize,
 }
 
@@ -138,7 +138,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Runs server and client of a ping-pong program on the same device.
+    /// Runs the server and the client of a ping-pong program on the same device.
     async fn exchanges(&mut self, card: &Card) -> Result<()> {
         let name = card.name;
         let path = match card.kind {

@@ -1,4 +1,4 @@
-//! The name server of a site, which is dnsmasq.
+//! dnsmasq, running as the name server of a site.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use crate::scenario::site::{self, HOSTS, Site};
 
 /// DNS name that resolves to the IPv4 addresses of the hosts.
 pub(super) const ALL: &str = "hcad.lab.example";
-/// Name of the service, whose targets are the hosts.
+/// Name whose SRV records point to the hosts.
 pub(super) const SERVICE: &str = "_hcad._udp.lab.example";
-/// Number of the server's address.
+/// Number from which the server's address is formed.
 const NUMBER: u8 = 254;
-/// Time limit for the server to start, to read its records again, and to stop.
+/// Time limit for the server to start or stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running name server.
@@ -37,7 +37,7 @@ impl<'a> NameServer<'a> {
         run(&["dnsmasq", "--version"]).await.map(drop)
     }
 
-    /// Starts the server without records of hosts.
+    /// Starts the server with no host records.
     pub(super) async fn start(site: &'a Site, files: &'a RunDir) -> Result<Self> {
         site.add_server(NUMBER).await?;
         let mut server = Self { site, files, hosts: files.file("hosts"), process: None };
@@ -50,13 +50,14 @@ impl<'a> NameServer<'a> {
         (site::ipv4(NUMBER), 53).into()
     }
 
-    /// Gives [`ALL`] the IPv4 addresses with these numbers.
+    /// Makes [`ALL`] resolve to the IPv4 addresses with these numbers (see [`site::ipv4`]).
     pub(super) fn set_ipv4(&self, numbers: &[u8]) -> Result<()> {
         let line = |text: &mut String, number: &u8| writeln!(text, "{} {ALL}", site::ipv4(*number));
         self.set(numbers, line)
     }
 
-    /// Gives each target of [`SERVICE`] the IPv6 address with its number.
+    /// Makes the targets of [`SERVICE`] with these numbers resolve to their IPv6 addresses, and all other names to
+    /// nothing.
     pub(super) fn set_ipv6(&self, numbers: &[u8]) -> Result<()> {
         let line =
             |text: &mut String, number: &u8| writeln!(text, "{} {}", site::ipv6(*number), target(*number));

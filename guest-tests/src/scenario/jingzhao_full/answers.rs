@@ -77,10 +77,10 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // Request one event more than expected, to detect a spurious one.
+        // Request one more event than expected, to detect a spurious one.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
-        ensure!(events.len() == part.len(), "{} events of {} commands", events.len(), part.len());
+        ensure!(events.len() == part.len(), "{} events for {} commands", events.len(), part.len());
         for ((event, command), answer) in events.iter().zip(&*part).zip(&answers) {
             let seen = (event.event, event.subtype, event.number, event.detail);
             let token = command.event.unwrap_or_default();
@@ -101,7 +101,7 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     for part in commands.chunks(AT_ONCE) {
         results.extend(vm.call(RawCommands { commands: part.to_vec() }).await?.results);
     }
-    ensure!(results.len() == commands.len(), "{} results of {} commands", results.len(), commands.len());
+    ensure!(results.len() == commands.len(), "{} results for {} commands", results.len(), commands.len());
     Ok(results)
 }
 

@@ -41,7 +41,7 @@ pub(super) enum Amount {
 /// Total rate of all UDP streams in bits per second.
 const UDP_RATE: u32 = 20_000_000;
 
-/// Size of a TCP socket's send and receive buffers in bytes, as iperf3 requests it. The kernel doubles it.
+/// Size in bytes that iperf3 requests for a TCP socket's send and receive buffers. The kernel doubles it.
 const SOCKET_BUFFER: u32 = 64 << 10;
 
 impl Streams {

@@ -92,8 +92,8 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Flips one ICRC-protected bit in some of each end's packets, and checks that the other end drops exactly these
-/// packets.
+/// Flips one ICRC-protected bit in some of the packets that each end sends, and checks that the other end drops exactly
+/// those packets.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);

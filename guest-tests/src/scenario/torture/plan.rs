@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn two_longest_disturbances_fit_within_retry_time() {
+    fn twice_the_longest_disturbance_fits_within_retry_time() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

@@ -8,9 +8,9 @@ use agent::wire::exec::{Start, User};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{getegid, geteuid, getgroups};
 
-use super::ci::can_start;
 use super::exec::run_as_local;
 use super::job::{self, Job};
+use super::task::can_start;
 use super::until_signal;
 use crate::testbed::UpOptions;
 use crate::testbed::boot::Place as GuestPlace;

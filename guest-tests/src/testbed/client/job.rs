@@ -37,8 +37,8 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned,
-    /// or 1 if that status is 0 but a driver has violated strict rules. A signal that arrives during the boot cancels
-    /// the boot. After the boot, `run` handles signals.
+    /// or 1 if that status is 0 but stopping the testbed reported a problem, such as a driver's violation of a rule. A
+    /// signal that arrives during the boot cancels the boot. After the boot, `run` handles signals.
     ///
     /// # Errors
     /// Fails if the guests do not boot, or if `run` fails. The logs are collected even then.

@@ -14,6 +14,7 @@ mod node;
 mod reload;
 mod root;
 mod session;
+mod task;
 mod terminal;
 mod unpack;
 mod up;

@@ -1,18 +1,15 @@
 //! `node` boots one guest of a testbed on several hosts and runs a command in it.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use agent::wire::exec::Start;
-use anyhow::{Context as _, Result, anyhow, bail};
-use tokio::time::timeout;
+use anyhow::{Context as _, Result, bail};
 
-use super::ci::{FOLDER, can_start, check_size};
 use super::exec::run_as_local;
 use super::gathering::{Gathering, listen};
 use super::job::Job;
-use super::{copy, until_signal};
+use super::task::{TaskOptions, start};
+use super::until_signal;
 use crate::testbed::UpOptions;
 use crate::testbed::name::Target;
 use crate::testbed::node::NodeArgs;
@@ -28,15 +25,8 @@ pub struct Node {
     wanted: UpOptions,
     #[command(flatten)]
     node: NodeArgs,
-    /// Directory to copy to /work in the guest
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    folder: PathBuf,
-    /// Collect console output, kernel messages, logs, traces and captures in this directory
-    #[arg(long, value_name = "DIR")]
-    logs: Option<PathBuf>,
-    /// Time limit for the command, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
-    timeout: u64,
+    #[command(flatten)]
+    task: TaskOptions,
     /// Command to run in /work; $HCAD_RANK is the number of the guest, and $HCAD_RANKS the number of guests
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -53,41 +43,34 @@ impl Node {
         let node = self.node.node(|name| std::env::var(name).ok())?;
         wanted.node = Some(node.clone());
         wanted.check()?;
-        check_size(&self.folder, &wanted)?;
-        can_start(&self.command, &self.folder)?;
+        self.task.check(&wanted, &self.command)?;
         let listener = listen(&node).await?;
         let mut gathering = until_signal(Gathering::join(&node, listener)).await?;
-        let start = Start { argv: self.command, folder: Some(FOLDER.into()), ..Start::default() };
-        let limit = Duration::from_secs(self.timeout);
+        let (task, start) = (self.task, start(self.command));
         // A name contains the rank, because hosts that share a home directory also share the directory of the logs.
         let prefix = format!("node-{}-", node.rank);
-        let job = Job { wanted: &wanted, prefix: &prefix, logs: self.logs.as_deref() };
-        let run = async |description: &Description| {
-            in_guest(description, &self.folder, start, limit, &mut gathering).await
-        };
+        let job = Job { wanted: &wanted, prefix: &prefix, logs: task.logs.as_deref() };
+        let run = async |description: &Description| in_guest(description, &task, start, &mut gathering).await;
         job.run(run).await.map(ExitCode::from)
     }
 }
 
 async fn in_guest(
     description: &Description,
-    folder: &Path,
+    task: &TaskOptions,
     start: Start,
-    limit: Duration,
     gathering: &mut Gathering,
 ) -> Result<u8> {
     let [guest] = description.guests.as_slice() else { bail!("the testbed does not have exactly one guest") };
     let target = Target { testbed: description.name.clone(), guest: guest.name };
     until_signal(async {
-        copy::into_guest(folder, &target, Path::new(FOLDER)).await?;
+        task.copy_to(&target).await?;
         gathering.ready().await
     })
     .await?;
     let status = tokio::select! {
         // Signals are forwarded to the command.
-        status = timeout(limit, run_as_local(&target, start, None)) => {
-            status.map_err(|_| anyhow!("the command did not exit within {} s; --timeout changes this limit", limit.as_secs()))??
-        }
+        status = task.limit(run_as_local(&target, start, None)) => status?,
         failure = gathering.failed() => {
             tracing::error!("{failure:#}; terminating the command");
             return Ok(TERMINATED);

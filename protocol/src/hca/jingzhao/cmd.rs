@@ -220,7 +220,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Decodes a latched command and performs the generic checks in the order that the specification gives.
+    /// Decodes a latched command and performs the generic checks in the order given by the specification.
     ///
     /// # Errors
     /// The first failed check determines the error: BAD_OP for an unknown opcode, BAD_PARAM for an unsupported

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn rst2init_copies_only_fixed_fields() {
+    fn rst2init_with_empty_mask_copies_only_required_fields() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
         assert_eq!(qpc.migration, 3, "a new QP is in the Migrated state (IBTA volume 1, section 17.2.8)");

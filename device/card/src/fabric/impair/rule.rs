@@ -15,7 +15,7 @@ use super::summary::FrameSummary;
 /// Maximum time that a frame may be held, in microseconds. This far exceeds any timeout of a QP under test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Maximum number of frames that a rule may require to overtake a held frame.
+/// Upper limit on how many later frames must be sent before a held frame.
 const MAX_OVERTAKERS: u32 = 1024;
 
 /// Default for `within_us`, in microseconds.

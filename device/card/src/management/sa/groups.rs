@@ -88,7 +88,7 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Removes the requested kinds of membership in a group from the guest's port. Deletes the group if no membership
+    /// Ends the requested kinds of membership that the guest's port has in a group. Deletes the group if no membership
     /// remains, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,

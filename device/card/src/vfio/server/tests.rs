@@ -498,7 +498,7 @@ fn unexpected_replies_end_connection() {
 }
 
 #[test]
-fn disconnect_inside_message_is_reported() {
+fn disconnect_mid_message_is_reported() {
     let mut bench = Bench::new();
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[]))[..20]);
     bench.client.shutdown(std::net::Shutdown::Both).unwrap();

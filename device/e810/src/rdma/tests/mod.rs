@@ -57,7 +57,7 @@ fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
 }
 
 #[test]
-fn operations_complete_in_registers_without_ccq() {
+fn without_ccq_completion_only_advances_cqp_tail() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.perform(&NOP).completion, None);

@@ -218,7 +218,7 @@ fn qpn_check_rejects_stale_doorbells() {
 
 /// J-30: verbs applications expect the GRH in the first 40 bytes of the receive buffer.
 #[test]
-fn ud_grh_reserves_40_bytes() {
+fn ud_grh_option_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {
         let (mut a, mut b) = datagram_pair(json);
         let mut unit = ud_unit(2);

@@ -81,8 +81,8 @@ fn is_port_event(line: &str) -> bool {
     line.starts_with("EQE eqn=2 ")
 }
 
-/// Returns whether a line belongs to a command, is a port change EQE, or is a doorbell for the EQ that receives command
-/// or port events.
+/// Returns whether a line belongs to a command, is a port change EQE, or is a doorbell for the command EQ or for the EQ
+/// that receives port events.
 fn is_replayed(line: &str) -> bool {
     let other = ["ETHWQE ", "ETHRX ", "FRAME ", "CQE ", "EQE "].iter().any(|kind| line.starts_with(kind));
     let is_doorbell = line.starts_with("DB ");
@@ -108,7 +108,8 @@ impl Session<'_> {
     /// Changes the link as in the recording, and checks the event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
-        // This device has raised two additional events, because the driver disabled and enabled the port with PAOS.
+        // By now, this device has raised two more events than the recorded one, because the driver disabled and
+        // enabled the port with PAOS.
         let entry = Entry { kind: Kind::Eqe, number, index: index + 2, bytes: bytes(words) };
         let (event, _) = Eqe::parse(&output(&entry.bytes)).unwrap();
         self.driver.hca.set_link(matches!(event, Eqe::Port { change: PortChange::Up, .. }));

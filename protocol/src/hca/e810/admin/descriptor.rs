@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_enabled_queue_length() {
+    fn parses_length_of_enabled_queue() {
         let length = QueueLength::parse(&0x8000_00c0_u32.to_le_bytes());
         assert_eq!(length, QueueLength { entries: 192, enable: true, ..QueueLength::default() });
     }
