@@ -120,12 +120,18 @@ impl Value for bool {
 }
 
 /// The elements are adjacent, and the first element has the lowest bit numbers.
-impl<T: Value, const N: usize> Value for [T; N] {
+impl<T: Value + Copy + Default, const N: usize> Value for [T; N] {
     const WIDTH: usize = T::WIDTH * N;
 
-    #[inline]
+    // Always inlined, and without `array::from_fn`, which is not. Only then does the compiler know the positions, with
+    // which short arrays become plain loads.
+    #[inline(always)]
     fn take<O: BitOrder>(object: &[u8], first: usize, _: usize) -> Self {
-        std::array::from_fn(|at| T::take::<O>(object, first + at * T::WIDTH, T::WIDTH))
+        let mut values = [T::default(); N];
+        for (at, value) in values.iter_mut().enumerate() {
+            *value = T::take::<O>(object, first + at * T::WIDTH, T::WIDTH);
+        }
+        values
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use protocol::ids::Va;
+use protocol::ids::{Lkey, Va};
 
 use crate::{Access, AccessError, Host, Initiator, Payload, Piece, Sge};
 
@@ -25,6 +25,9 @@ pub(crate) fn gather(
             Ok(())
         }
         Payload::Sges(sges) => {
+            if let Some((lkey, va)) = in_only_sge(sges, offset, len) {
+                return host.read(initiator, lkey, va, len, out, Access::LocalRead);
+            }
             let mut left = len;
             for (sge, part) in parts(sges, offset, len) {
                 host.read(initiator, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
@@ -73,6 +76,14 @@ pub(crate) fn capacity(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
+/// Returns the key and the address of a non-empty range if the list has a single element, as most lists do. Returns
+/// `None` for a longer list, or if the element does not contain the whole range.
+fn in_only_sge(sges: &[Sge], offset: usize, len: usize) -> Option<(Lkey, Va)> {
+    let [sge] = sges else { return None };
+    let end = offset.checked_add(len)?;
+    (len > 0 && end <= sge.len as usize).then(|| (sge.lkey, address(sge, offset)))
+}
+
 struct Part {
     va: Va,
     len: usize,
@@ -111,7 +122,6 @@ fn address(sge: &Sge, offset: usize) -> Va {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocol::ids::Lkey;
 
     fn parts_of(offset: usize, len: usize) -> Vec<(u64, usize)> {
         let sge = |va, len| Sge { va: Va::new(va), lkey: Lkey::new(1), len };

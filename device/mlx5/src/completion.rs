@@ -105,13 +105,16 @@ impl Resources {
             },
         };
         let timestamp = init_segment::ticks(cx.now);
-        let (entry, solicited) = match completion.result {
-            Ok(Success::Send(done)) => (sent(qp, tag, &done, timestamp), tag.event()),
+        let entry = match &completion.result {
+            Ok(Success::Send(done)) => {
+                Entry { cqe: sent(qp, tag, done, timestamp), solicited: tag.event(), urgent: true }
+            }
             Ok(Success::Recv(done)) => {
                 let to = Receiver { user_index, wqe_counter: tag.index(), timestamp };
-                (received(cx, is_ethernet, qp, &to, &done), done.solicited)
+                let cqe = received(cx, is_ethernet, qp, &to, done);
+                Entry { cqe, solicited: done.solicited, urgent: true }
             }
-            Err(status) => {
+            &Err(status) => {
                 let failure = Failure {
                     send: completion.queue == Queue::Send,
                     syndrome: failure::syndrome(status).code(),
@@ -122,14 +125,13 @@ impl Resources {
                     wqe_counter: tag.index(),
                     solicited: true,
                 };
-                (Cqe::Failed(failure), true)
+                Entry { cqe: Cqe::Failed(failure), solicited: true, urgent: true }
             }
         };
         let qpn = qp.qpn;
         if let Err(status) = completion.result {
             self.count_failure(qpn, completion.queue, status);
         }
-        let entry = Entry { cqe: entry, solicited, urgent: true };
         self.write(cx, (qpn, cqn), &entry);
     }
 

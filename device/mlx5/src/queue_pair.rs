@@ -130,9 +130,7 @@ impl QueuePair {
             Fetch::Broken => return Fetch::Broken,
         };
         self.counters.sends += 1;
-        let request = work::request(&taken, self.service, self.qpn, resolver);
-        let wr_id = taken.tag.into_bits();
-        request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
+        work::request(&taken, self.service, self.qpn, resolver)
     }
 
     /// Copies a send WQE that has been fetched but has not completed.

@@ -15,6 +15,9 @@ use super::work_queue::Counters;
 /// Copy of an entry. Copies longer than 512 bytes are allocated on the heap.
 pub type Entry = SmallVec<[u8; 512]>;
 
+/// Length in bytes of an entry with four segments.
+const SHORT_ENTRY: usize = 64;
+
 /// Receive queue of one QP. It is at the start of the QP's buffer.
 #[derive(Debug)]
 pub struct RecvQueue {
@@ -83,8 +86,14 @@ impl RecvQueue {
     /// Fails if the queue's memory is not accessible.
     pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
+        let at = u64::from(slot) << self.log_stride;
+        // Few receives have more than four segments. A copy of the largest entry would be moved as a whole.
+        if let Some(entry) = [0; SHORT_ENTRY].get_mut(..1 << self.log_stride) {
+            buffer.read(dma, at, entry)?;
+            return Ok(RecvWqe::parse(entry));
+        }
         let mut entry = Entry::from_elem(0, 1 << self.log_stride);
-        buffer.read(dma, u64::from(slot) << self.log_stride, &mut entry)?;
+        buffer.read(dma, at, &mut entry)?;
         Ok(RecvWqe::parse(&entry))
     }
 }

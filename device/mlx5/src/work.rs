@@ -4,8 +4,8 @@
 //! mlx5 interface, section 11.
 
 use engine::{
-    AccessError, Fence, LocalOp, LocalToken, Payload, Piece, Remote, SendOp, SendRequest, SgeList, Status,
-    UdDestination,
+    AccessError, Fence, Fetch, LocalOp, LocalToken, Payload, Piece, Remote, SendOp, SendRequest, SgeList,
+    Status, UdDestination,
 };
 use protocol::hca::mlx5::qp::Service;
 use protocol::hca::mlx5::wqe::{
@@ -19,17 +19,21 @@ use super::address::Resolver;
 use super::recv_queue::sge;
 use super::send_queue::FetchedWqe;
 
-/// Converts a send WQE to an engine request.
+/// Converts a send WQE to an engine request. A malformed WQE is refused.
 ///
-/// # Errors
-/// Fails with the completion status if the WQE is malformed.
+/// Returns a [`Fetch`] rather than a `Result`, because converting one to the other would copy the request.
 pub fn request(
     taken: &FetchedWqe<'_>,
     service: Service,
     qpn: Qpn,
     resolver: Resolver<'_>,
-) -> Result<SendRequest, Status> {
-    let wqe = SendWqe::parse(taken.bytes, service, qpn).map_err(|_| malformed(taken))?;
+) -> Fetch<SendRequest> {
+    let wr_id = taken.tag.into_bits();
+    let parsed = SendWqe::parse(taken.bytes, service, qpn);
+    let wqe = match &parsed {
+        Ok(wqe) => wqe,
+        Err(_) => return Fetch::Refused { wr_id, status: malformed(taken) },
+    };
     let (control, imm) = (&wqe.control, Imm(wqe.control.immediate));
     let remote = |of: &RemoteSegment| Remote { va: of.va, rkey: of.rkey };
     let op = match (&wqe.operation, wqe.opcode) {
@@ -60,8 +64,8 @@ pub fn request(
         Operation::Datagram(to) => Some(destination(to, qpn, resolver)),
         _ => None,
     };
-    Ok(SendRequest {
-        wr_id: taken.tag.into_bits(),
+    Fetch::Ready(SendRequest {
+        wr_id,
         op,
         payload: payload(&wqe.data),
         fence: fence(control),

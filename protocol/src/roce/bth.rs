@@ -106,6 +106,7 @@ impl Bth {
     /// # Errors
     /// [`WireError::Short`] if the header is truncated; [`WireError::Invalid`] for a nonzero transport version, whose
     /// layout is unknown.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
         let (raw, rest) = view::<RawBth>(bytes, "BTH")?;
         // IBTA volume 1, section 9.6.1.1 (BTH checks): discard packets with other transport versions.
@@ -127,6 +128,7 @@ impl Bth {
     }
 
     /// Returns the header in wire format, for a payload with `pad` pad bytes. Only the low two bits of `pad` are used.
+    #[inline]
     pub fn emit(&self, pad: usize) -> RawBth {
         let pad = u8::try_from(pad & 3).unwrap_or_default();
         RawBth {

@@ -61,7 +61,9 @@ impl FlowHeaders {
     /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not
     /// part of the flow or is malformed.
     pub(super) fn unwrap<'a>(&self, frame: &'a [u8]) -> Option<Unwrapped<'a>> {
-        if masked(frame)? != self.words {
+        // Combines the differences of all words, because comparing the arrays would call `memcmp`.
+        let words = masked(frame)?;
+        if words.iter().zip(&self.words).fold(0, |bits, (found, word)| bits | (found ^ word)) != 0 {
             return None;
         }
         let (raw, rest) = RawHeaders::ref_from_prefix(frame).ok()?;

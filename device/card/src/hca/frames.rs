@@ -311,7 +311,8 @@ impl<F: Frontend> Hca<F> {
         }
         let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) else { return };
         let origin = self.outbound.last_origin();
-        let verdict = match self.impairments.is_idle() {
+        let is_unimpaired = self.impairments.is_idle();
+        let verdict = match is_unimpaired {
             true => Verdict::Pass,
             false => self.impairments.apply_rules(self.now, impair::Direction::Tx, frame, origin),
         };
@@ -327,7 +328,9 @@ impl<F: Frontend> Hca<F> {
             self.outbound.take_last();
             frames.iter().for_each(|frame| self.push_out(frame, origin));
         }
-        self.release_outbound();
+        if !is_unimpaired {
+            self.release_outbound();
+        }
     }
 
     /// Resolves the destination IP address of the last frame to a MAC, and sends the frame. If the MAC is not known

@@ -267,9 +267,10 @@ impl Port {
     /// be passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
-        let roce = RoceFrame::parse_in_flow(flow, frame, icrc)?;
-        self.stats.roce += 1;
-        Some(roce)
+        // The result is returned as it is, because unwrapping and wrapping it again would copy it.
+        let roce = RoceFrame::parse_in_flow(flow, frame, icrc);
+        self.stats.roce += u64::from(roce.is_some());
+        roce
     }
 
     /// Handles a frame from the fabric. If the frame is a packet for a QP, checks the packet, including its ICRC if

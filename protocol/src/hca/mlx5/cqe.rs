@@ -250,6 +250,7 @@ impl Cqe {
 
     /// Returns the fields of the CQE, with the given owner bit. A frame's CQE has a different layout; see
     /// [`FrameReceipt::fields`].
+    #[inline]
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };
         match *self {

@@ -232,15 +232,22 @@ impl Requester {
         if !self.may_have_posted || core.state != State::Rts || self.queue.len() >= most {
             return Ok(false);
         }
-        let (wr, failure) = match ctx.host.next_send(core.qpn) {
-            Fetch::Ready(wr) => (wr, None),
-            Fetch::Refused { wr_id, status } => (SendRequest::refused(wr_id), Some(status)),
+        match ctx.host.next_send(core.qpn) {
+            Fetch::Ready(wr) => self.enqueue(core, ctx, wr, None),
+            Fetch::Refused { wr_id, status } => {
+                self.enqueue(core, ctx, SendRequest::refused(wr_id), Some(status));
+            }
             Fetch::Empty => {
                 self.may_have_posted = false;
                 return Ok(false);
             }
             Fetch::Broken => return Err(FatalError::Queue(Queue::Send)),
-        };
+        }
+        Ok(true)
+    }
+
+    /// Appends a fetched request to the queue. `failure` is the status of a request that was refused.
+    fn enqueue<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, wr: SendRequest, failure: Option<Status>) {
         let message_len =
             u32::try_from(wr.payload.len()).ok().filter(|&len| len <= core.attrs.max_message_len);
         let failure = failure.or(match (message_len, &wr.op) {
@@ -275,7 +282,6 @@ impl Requester {
             failure,
         };
         push_request(&mut self.queue, request, ctx.pooled);
-        Ok(true)
     }
 
     /// Resets the retry state after `packets` more packets were acknowledged. The caller has already removed completed
