@@ -41,6 +41,7 @@ enter() {
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
+    [ -z "${hide_kvm:-}" ] || [ ! -e /dev/kvm ] || mount --bind /dev/null "$root/dev/kvm"
     mount --bind "$toolchain" "$root/opt/rust"
     cd "$root"
     pivot_root . .
@@ -52,7 +53,26 @@ enter() {
         env -i HOME="$home" USER="$user" LANG=C.UTF-8 PATH="$path" "$@"
 }
 toolchain=$(rustc --print sysroot)
+# inside USER COMMAND...: runs the command in $root. If hide_kvm is exported and not empty, the command cannot use KVM.
 inside() {
     unshare --mount --pid --fork --kill-child bash -euc "$(declare -f enter); enter \"\$@\"" enter \
         "$root" "$toolchain" "$1" "${environment[@]}" "${@:2}"
+}
+
+# make_program_root NAME PACKAGES: makes $root with the packages and, in /opt/programs, the lab's programs, as from a
+# release of hcad. It has no toolchain, and is removed when the script exits.
+make_program_root() {
+    local suite archive
+    program_folder=$(mktemp -d -p "${TMPDIR:-/var/tmp}" "hcad-$1.XXXXXX")
+    trap 'rm -rf --one-file-system "$program_folder"' EXIT
+    # Use this machine's release, because the programs are linked with its libraries.
+    suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    archive=${XDG_CACHE_HOME:-$HOME/.cache}/hcad-lab/$1-root-1-$suite.tar
+    make_root "$archive" "$suite" "$2" "deb $(debian_site) $suite main"
+    root=$program_folder/root toolchain=$program_folder/none
+    mkdir "$root" "$toolchain"
+    tar -C "$root" -xf "$archive" --exclude='./dev/*'
+    furnish "$root"
+    mkdir "$root/opt/programs"
+    cp target/debug/{hcad,hcactl,guest-lab} "$root/opt/programs/"
 }

@@ -2,6 +2,7 @@
 import sys
 import pyverbs.cm_enums as cm
 from pyverbs.cmid import CMID, AddrInfo
+from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QPCap, QPInitAttr
 
 serves, address = sys.argv[1] == "serve", sys.argv[2]
@@ -19,7 +20,11 @@ if serves:
     print("received: hello")
 else:
     memory = end.reg_msgs(64)
-    end.connect()
+    try:
+        end.connect()
+    except PyverbsRDMAError as error:
+        sys.exit(f"not connected: {error}")
     memory.write("hello", 5)
     end.post_send(memory)
     end.get_send_comp()
+    print("sent: hello")
