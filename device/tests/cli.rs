@@ -59,9 +59,11 @@ fn help_lists_every_option() {
 }
 
 #[test]
-fn version_matches_package() {
+fn version_matches_package_and_build() {
     let output = run(&["--version"]);
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("hcad {}\n", env!("CARGO_PKG_VERSION")));
+    let build = if cfg!(debug_assertions) { " (development build)" } else { "" };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("hcad {version}{build}\n"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod options;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -187,6 +187,25 @@ impl Lab {
     /// Fails if the daemon was not built.
     pub fn hcad(&self) -> Result<PathBuf> {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
+    }
+
+    /// Checks that the daemon under test is a release build. Scenarios that compare speeds call this function, because
+    /// most crates of a development build are not optimised.
+    ///
+    /// # Errors
+    /// Fails if the daemon was not built, cannot be run, or is a development build.
+    pub fn require_release_build(&self) -> Result<()> {
+        let program = self.hcad()?;
+        let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        ensure!(output.status.success(), "{} --version failed: {}", program.display(), output.status);
+        ensure!(
+            !String::from_utf8_lossy(&output.stdout).contains("development build"),
+            "{} is a development build, which is too slow to compare speeds; run 'cargo build --release', and set \
+             HCAD_PROGRAMS=target/release",
+            program.display()
+        );
+        Ok(())
     }
 
     /// Returns the configuration of the guests' kernel.

@@ -87,6 +87,7 @@ impl Row {
 }
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    lab.require_release_build()?;
     let run = lab.new_run(NAME)?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut rows: Vec<_> =

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::sync::{Semaphore, mpsc};
 
-use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
 use super::host_root::HostRoot;
 use super::impair::Link;
@@ -15,8 +14,9 @@ use super::kind::{Device, Kind};
 use super::name::GuestName;
 use super::protocol::{Event, Stage};
 use super::switch::Switch;
+use super::{DeviceFabric, UpOptions};
 use crate::artifacts::ddp;
-use crate::daemon::{Daemon, HcaSpec, Peer, free_ports};
+use crate::daemon::{Daemon, Fabric, HcaSpec, Peer, free_ports};
 use crate::lab::{Guest, Lab, guests_per_wave};
 use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
@@ -139,7 +139,7 @@ pub(super) async fn all(
         _ => {
             let switch = Switch::start(&ethernet).await?;
             let ends = switch.ends().to_vec();
-            (fabric(&places)?, switch, ends)
+            (fabric(&places, device_fabric(wanted.fabric, run))?, switch, ends)
         }
     };
     let waves = Semaphore::new(guests_per_wave());
@@ -177,9 +177,19 @@ enum End {
     None,
 }
 
+fn device_fabric(choice: DeviceFabric, run: &RunDir) -> Fabric {
+    match choice {
+        DeviceFabric::Udp => Fabric::Udp,
+        DeviceFabric::Ring => Fabric::Ring(run.socket("ring")),
+    }
+}
+
 /// Returns each guest's connection to the fabric. NICs are connected to the first HCA.
-fn fabric(places: &[Place]) -> Result<Vec<End>> {
+fn fabric(places: &[Place], network: Fabric) -> Result<Vec<End>> {
     let mut specs = HcaSpec::mesh_of(places.len())?;
+    for spec in &mut specs {
+        spec.fabric = network.clone();
+    }
     let is_hca = |place: &Place| place.device.interface().is_some();
     let nics: Vec<SocketAddr> =
         places.iter().zip(&specs).filter_map(|(place, spec)| (!is_hca(place)).then_some(spec.bind)).collect();

@@ -83,6 +83,9 @@ pub struct UpOptions {
     /// Write a session record for each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
+    /// Network of the RDMA devices
+    #[arg(long, value_enum, value_name = "FABRIC", default_value = "udp")]
+    pub fabric: DeviceFabric,
     /// Impair the network of the RDMA devices: lossy, slow, reordering, flapping, partition, congested, corrupting,
     /// random or random:SEED (repeatable)
     #[arg(long = "impair", value_name = "PROFILE")]
@@ -99,6 +102,15 @@ pub struct UpOptions {
     /// Set by `guest-lab node`, which boots only one of the testbed's guests.
     #[arg(skip)]
     node: Option<Node>,
+}
+
+/// Network that connects the RDMA devices of a testbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DeviceFabric {
+    /// UDP sockets of this machine
+    Udp,
+    /// Shared memory, which is faster and does not support soft-RoCE
+    Ring,
 }
 
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
@@ -154,8 +166,14 @@ impl UpOptions {
             self.choice.name()
         );
         let has_hca = |number| self.kind().of_guest(number).interface().is_some();
+        let only_hcas = (1..=u16::from(self.count())).all(has_hca);
         anyhow::ensure!(
-            self.impairments.is_empty() || (1..=u16::from(self.count())).all(has_hca),
+            self.fabric == DeviceFabric::Udp || (only_hcas && self.node.is_none()),
+            "--fabric ring connects only RDMA devices of hcad on one host; omit it for '{}'",
+            if self.node.is_some() { "guest-lab node" } else { self.choice.name() }
+        );
+        anyhow::ensure!(
+            self.impairments.is_empty() || only_hcas,
             "--impair needs an RDMA device in each guest, but some guests of '{}' use soft-RoCE; to impair the network of \
              soft-RoCE, run 'tc qdisc add ... netem' in the guests",
             self.choice.name()

@@ -262,6 +262,7 @@ impl Results {
 }
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
+    lab.require_release_build()?;
     let run = lab.new_run(extent.name())?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, run).await.context(hint.clone())?;

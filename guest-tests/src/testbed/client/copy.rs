@@ -1,7 +1,8 @@
 //! `cp` copies files and directories to or from a guest, as a tar archive.
 
+use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{MAX_PAYLOAD, Start};
@@ -40,7 +41,7 @@ impl Copy {
     /// Both paths are in guests, or neither is, or a file cannot be read or written.
     pub(super) async fn run(self) -> Result<()> {
         match (self.from, self.to) {
-            (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, &target, &to).await,
+            (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, None, &target, &to).await,
             (Place::Guest(target, from), Place::Host(to)) => {
                 out_of_guest(&target, &from, &to, u64::from(self.max_size) << 20).await
             }
@@ -60,9 +61,16 @@ fn last(path: &Path) -> Result<&str> {
         .with_context(|| format!("path {} does not end with a file or directory name", path.display()))
 }
 
-pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Result<()> {
+/// Copies a file or directory to a guest, without the directory `excluded`, which need not exist.
+pub(super) async fn into_guest(
+    from: &Path,
+    excluded: Option<&Path>,
+    target: &Target,
+    to: &Path,
+) -> Result<()> {
     // Resolve the path, because a path such as `.` has no last component.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
+    let excluded = excluded.and_then(|path| path.canonicalize().ok());
     let to_text = to.to_str().with_context(|| format!("guest path {} is not valid UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
     let (folder, name) = match is_folder {
@@ -74,7 +82,7 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
     let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];
     let (feed, input) = channel();
-    let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
+    let packing = std::thread::spawn(move || pack(&from, excluded.as_deref(), &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
     // If the guest stopped reading early, its error message is more helpful than the packing error.
     ensure!(
@@ -108,18 +116,26 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or directory to an archive under this name.
-fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
+/// Writes a file or directory to an archive under this name, without the directory `excluded`.
+fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
     // The guest's busybox tar does not support sparse file entries.
     archive.sparse(false);
-    let packed = if from.is_dir() {
-        archive.append_dir_all(name, from)
-    } else {
-        archive.append_path_with_name(from, name)
-    };
-    packed.with_context(|| format!("cannot read {}", from.display()))?;
+    let mut left = vec![(from.to_owned(), PathBuf::from(name))];
+    while let Some((path, name)) = left.pop() {
+        if excluded == Some(path.as_path()) {
+            continue;
+        }
+        let context = || format!("cannot read {}", path.display());
+        archive.append_path_with_name(&path, &name).with_context(context)?;
+        if fs::symlink_metadata(&path).with_context(context)?.is_dir() {
+            for entry in fs::read_dir(&path).with_context(context)? {
+                let entry = entry.with_context(context)?;
+                left.push((entry.path(), name.join(entry.file_name())));
+            }
+        }
+    }
     archive.into_inner()?.flush()?;
     Ok(())
 }
@@ -208,13 +224,11 @@ impl Read for Drain {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn packed(from: &Path, name: &str) -> Vec<u8> {
         let (feed, mut pieces) = mpsc::channel(1024);
-        pack(from, name, Feed(feed)).unwrap();
+        pack(from, None, name, Feed(feed)).unwrap();
         std::iter::from_fn(|| pieces.try_recv().ok()).flatten().collect()
     }
 
@@ -236,12 +250,28 @@ mod tests {
     }
 
     #[test]
+    fn excluded_directory_is_not_packed() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["deep/logs", "deep/kept"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+            fs::write(root.path().join(folder).join("file"), "").unwrap();
+        }
+        let mut bytes = Vec::new();
+        pack(root.path(), Some(&root.path().join("deep/logs")), "new", &mut bytes).unwrap();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let path = |entry: io::Result<tar::Entry<'_, _>>| entry.unwrap().path().unwrap().into_owned();
+        let mut paths: Vec<PathBuf> = archive.entries().unwrap().map(path).collect();
+        paths.sort();
+        assert_eq!(paths, ["new", "new/deep", "new/deep/kept", "new/deep/kept/file"].map(PathBuf::from));
+    }
+
+    #[test]
     fn sparse_file_is_packed_as_regular_file() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
         let mut bytes = Vec::new();
-        pack(&file, "file", &mut bytes).unwrap();
+        pack(&file, None, "file", &mut bytes).unwrap();
         let mut archive = tar::Archive::new(bytes.as_slice());
         let entry = archive.entries().unwrap().next().unwrap().unwrap();
         assert_eq!((entry.header().entry_type(), entry.size()), (tar::EntryType::Regular, 1 << 20));

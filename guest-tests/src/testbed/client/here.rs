@@ -36,7 +36,7 @@ pub struct Here {
     /// Environment variable to set, or to copy from this command's environment (repeatable)
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     environment: Vec<Variable>,
-    /// Boot even if no library for the RDMA device is installed on this machine
+    /// Boot even if this machine has no library for the RDMA device, or does not have the program
     #[arg(long)]
     no_check: bool,
     /// Collect console output, kernel messages, logs, traces and captures in this directory
@@ -113,15 +113,17 @@ impl Here {
         wanted.check()?;
         let folder = current_folder()?;
         can_start(&self.command, &folder)?;
+        let host = |name: &str| std::env::var(name).ok();
+        let env = environment(&self.environment, host);
         if !self.no_check {
+            is_installed(&self.command, env.get("PATH").map_or("", String::as_str))?;
             for place in GuestPlace::all(&wanted) {
                 providers::check(Path::new("/"), place.device)?;
             }
         }
-        let host = |name: &str| std::env::var(name).ok();
         let start = Start {
             argv: self.command,
-            env: environment(&self.environment, host),
+            env,
             folder: folder.to_str().map(str::to_owned),
             user: Some(current_user()?),
             terminal: None,
@@ -130,6 +132,20 @@ impl Here {
         let code = job.run(async |description| in_guests(description, start).await).await?;
         Ok(ExitCode::from(code))
     }
+}
+
+/// Checks that a program without a path is in a directory of `path`, the value of `PATH`. Without this check, the error
+/// would appear only after the guests have booted.
+fn is_installed(command: &[String], path: &str) -> Result<()> {
+    let Some(program) = command.first().filter(|name| !name.contains('/')) else { return Ok(()) };
+    let is_file = |folder: PathBuf| folder.join(program).is_file();
+    ensure!(
+        std::env::split_paths(path).any(is_file),
+        "this machine has no program '{program}', and the guest has the files of this machine; install the program, or \
+         use 'guest-lab up' or 'guest-lab ci', whose guests contain common RDMA programs. If only the guest can see \
+         the program, pass --no-check"
+    );
+    Ok(())
 }
 
 async fn in_guests(description: &Description, start: Start) -> Result<u8> {
@@ -177,6 +193,16 @@ mod tests {
         assert_eq!(pairs(environment(&[], host)), [pair("PATH", "/venv/bin:/bin")]);
         let expected = [pair("A", "b=c"), pair("PATH", "/bin"), pair("TOKEN", "s")];
         assert_eq!(pairs(environment(&chosen, host)), expected);
+    }
+
+    #[test]
+    fn program_must_be_in_search_path() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("program"), "").unwrap();
+        let path = format!("/none:{}", folder.path().display());
+        let check = |program: &str| is_installed(&[program.to_owned()], &path);
+        assert!(check("program").is_ok() && check("./another").is_ok());
+        assert!(check("another").unwrap_err().to_string().contains("no program 'another'"));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io::{LineWriter, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::Start;
 use anyhow::{Context as _, Result};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::down::Stopped;
 use super::session::{Pipes, Printed, Session, channel};
@@ -23,6 +25,9 @@ use crate::testbed::{LOGS, UpOptions};
 
 /// Number of failed runs whose logs are kept.
 const KEPT: usize = 3;
+/// How long the other commands may run after one has failed. The cause of the failure is often visible only at the
+/// other end of a connection.
+const GRACE: Duration = Duration::from_secs(2);
 /// Maximum size of an incomplete line in bytes.
 const LONGEST_LINE: usize = 64 << 10;
 
@@ -107,8 +112,9 @@ impl Job<'_> {
     }
 }
 
-/// Runs a command in all guests simultaneously. If the command fails in one guest, returns the exit status and
-/// terminates the command in the other guests. Dropping the future also terminates the command in all guests.
+/// Runs a command in all guests simultaneously. If the command fails in one guest, returns its exit status and
+/// terminates the command in all guests in which it has not ended within [`GRACE`]. Dropping the future also terminates
+/// the command in all guests.
 pub(super) async fn run_in_all(description: &Description, start: &Start) -> Result<u8> {
     let mut running = JoinSet::new();
     for guest in &description.guests {
@@ -119,6 +125,9 @@ pub(super) async fn run_in_all(description: &Description, start: &Start) -> Resu
     while let Some(ended) = running.join_next().await {
         let code = exit_code(ended??);
         if code != 0 {
+            let others = async { while running.join_next().await.is_some() {} };
+            // Commands that are still running are terminated when `running` is dropped.
+            let _ = timeout(GRACE, others).await;
             return Ok(code);
         }
     }

@@ -36,7 +36,7 @@ impl TaskOptions {
     pub(super) fn check(&self, wanted: &UpOptions, command: &[String]) -> Result<()> {
         let half = u64::from(wanted.memory_mib()) << 19;
         ensure!(
-            fits(&self.folder, half)?,
+            fits(&self.folder, self.logs.as_deref(), half)?,
             "{} is larger than {} MiB (half of each guest's memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
             self.folder.display(),
             half >> 20
@@ -44,9 +44,9 @@ impl TaskOptions {
         can_start(command, &self.folder)
     }
 
-    /// Copies the directory to a guest.
+    /// Copies the directory to a guest, without the logs of earlier runs.
     pub(super) async fn copy_to(&self, target: &Target) -> Result<()> {
-        copy::into_guest(&self.folder, target, Path::new(FOLDER)).await
+        copy::into_guest(&self.folder, self.logs.as_deref(), target, Path::new(FOLDER)).await
     }
 
     /// Waits for the command, which `status` runs, at most until its time limit.
@@ -81,15 +81,17 @@ pub(super) fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the files in a directory take up at most `limit` bytes in total.
-fn fits(folder: &Path, limit: u64) -> Result<bool> {
-    let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
+/// Returns whether the files in a directory take up at most `limit` bytes in total, without the directory `excluded`.
+fn fits(folder: &Path, excluded: Option<&Path>, limit: u64) -> Result<bool> {
+    let excluded = excluded.and_then(|path| path.canonicalize().ok());
+    let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    let (mut left, mut folders) = (limit, vec![folder]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let entry = entry?;
             let metadata = entry.metadata()?;
             if metadata.is_dir() {
-                folders.push(entry.path());
+                folders.extend(Some(entry.path()).filter(|path| excluded.as_ref() != Some(path)));
             } else if metadata.is_file() {
                 match left.checked_sub(metadata.len()) {
                     Some(rest) => left = rest,
@@ -111,7 +113,8 @@ mod tests {
         fs::create_dir(root.path().join("deep")).unwrap();
         fs::write(root.path().join("deep/file"), [0; 600]).unwrap();
         fs::write(root.path().join("file"), [0; 400]).unwrap();
-        assert!(fits(root.path(), 1000).unwrap() && !fits(root.path(), 999).unwrap());
-        assert!(fits(&root.path().join("none"), 1000).is_err());
+        assert!(fits(root.path(), None, 1000).unwrap() && !fits(root.path(), None, 999).unwrap());
+        assert!(fits(root.path(), Some(&root.path().join("deep")), 400).unwrap(), "the logs are not copied");
+        assert!(fits(&root.path().join("none"), None, 1000).is_err());
     }
 }
