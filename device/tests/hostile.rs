@@ -74,6 +74,11 @@ fn switch_protects_peer_macs_from_hostile_input() {
 }
 
 #[test]
+fn trimmed_udp_frame_keeps_its_packet() {
+    random_inputs(500, 4, device_fuzz::udp::run);
+}
+
+#[test]
 fn corrupted_ring_memory_yields_only_valid_frames() {
     random_inputs(500, 8, device_fuzz::ring::run);
 }

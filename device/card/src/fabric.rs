@@ -6,6 +6,7 @@ mod batch;
 pub mod impair;
 pub mod local;
 mod macs;
+pub mod padding;
 pub mod ring;
 mod sources;
 pub mod switch;

@@ -22,6 +22,7 @@ mod peer_frames;
 pub mod record;
 pub mod ring;
 pub mod switch;
+pub mod udp;
 pub mod vfio;
 
 pub type Target = fn(&[u8]);
@@ -41,6 +42,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("records", record::run),
     ("ring", ring::run),
     ("switch", switch::run),
+    ("udp_frames", udp::run),
     ("vfio_messages", vfio::run),
 ];
 

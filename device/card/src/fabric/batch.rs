@@ -1,13 +1,15 @@
 //! Batches of frames. The frames in a batch share one buffer, which avoids an allocation and a system call per frame.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::ops::Range;
 
 use protocol::ids::MacAddr;
 use protocol::roce::{IcrcField, seal};
+use smallvec::SmallVec;
 
 use super::sources::Source;
-use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
+use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
 
 /// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
 /// may exceed this limit. The limit is low enough that the frames, and as many bytes of guest memory, are still in the
@@ -39,6 +41,12 @@ pub enum Origin {
     Own,
     /// A reply to a received frame; see [`TxBatch::mark_answer`].
     Answer,
+}
+
+impl TxFrame {
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
 }
 
 impl TxBatch {
@@ -203,26 +211,73 @@ impl TxBatch {
     }
 
     /// Returns the longest run of frames, starting at the front, that fits into one segmented send. The frames in a run
-    /// have the same destination and, except for a shorter last frame, the same length. Frames from a NIC must also
-    /// have the same source.
-    pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
-        let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
-        let segment = first.end - first.start;
+    /// have the same destination. Except for a shorter last frame, they also have the same length, to which shorter
+    /// frames are padded if `padding` permits it. Frames from a NIC must also have the same source.
+    pub(super) fn run(&self, max_frames: usize, max_bytes: usize, padding: Padding) -> Run {
+        let Some(first) = self.front() else {
+            return Run { frames: 0, segment: 0, padding: 0, is_paddable: false };
+        };
         let source = self.chosen_mac(&first);
-        let mut run = Run { frames: 1, bytes: first.start..first.end, segment };
+        let mut run = Run { frames: 1, segment: first.len(), padding: 0, is_paddable: false };
+        // Length of the shortest frame in the run, and sum of the lengths of all frames but the last.
+        let (mut shortest, mut sum, mut last) = (first.len(), 0, first.len());
+        let mut checked = 0;
         for frame in self.frames.iter().skip(1).take(max_frames.saturating_sub(1)) {
-            let len = frame.end - frame.start;
+            let segment = run.segment.max(frame.len());
             let is_alike = frame.dst == first.dst && self.chosen_mac(frame) == source;
-            if !is_alike || len > segment || frame.end - first.start > max_bytes {
+            if !is_alike || run.frames * segment + frame.len() > max_bytes {
                 break;
             }
+            if shortest < segment {
+                if !padding::is_small(shortest, segment) {
+                    break;
+                }
+                let mut unchecked = self.frames.range(checked..run.frames);
+                if !unchecked.all(|frame| padding::can_pad(self.contents(frame))) {
+                    break;
+                }
+                run.is_paddable = true;
+                if padding == Padding::Refused {
+                    break;
+                }
+                checked = run.frames;
+            }
+            sum += last;
+            last = frame.len();
+            shortest = shortest.min(last);
+            run.segment = segment;
+            run.padding = run.frames * segment - sum;
             run.frames += 1;
-            run.bytes.end = frame.end;
-            if len < segment {
-                break;
-            }
         }
         run
+    }
+
+    /// Returns the frames of a run as one slice if none of them needs padding.
+    pub(super) fn contiguous(&self, run: &Run) -> Option<&[u8]> {
+        let (first, last) = (self.frames.front()?, self.frames.get(run.frames.checked_sub(1)?)?);
+        (run.padding == 0).then(|| &self.bytes[first.start..last.end])
+    }
+
+    /// Returns the frames of a run and their padding.
+    pub(super) fn padded<'a>(&'a self, run: &Run, padding: &'a [u8]) -> SmallVec<[IoSlice<'a>; 32]> {
+        let mut slices = SmallVec::new();
+        let mut start = self.frames.front().map_or(0, |frame| frame.start);
+        for (number, frame) in self.frames.iter().take(run.frames).enumerate() {
+            let is_last = number + 1 == run.frames;
+            let missing = if is_last { 0 } else { run.segment - frame.len() };
+            if is_last || missing > 0 {
+                slices.push(IoSlice::new(&self.bytes[start..frame.end]));
+                start = frame.end;
+            }
+            if missing > 0 {
+                slices.push(IoSlice::new(&padding[..missing]));
+            }
+        }
+        slices
+    }
+
+    fn contents(&self, frame: &TxFrame) -> &[u8] {
+        &self.bytes[frame.start..frame.end]
     }
 
     pub(super) fn frames(&self) -> impl Iterator<Item = &TxFrame> {
@@ -242,12 +297,23 @@ impl TxBatch {
     }
 }
 
+/// Whether the receiver of a run has agreed to padded frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Padding {
+    Refused,
+    Accepted,
+}
+
 /// Consecutive frames for one segmented send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) frames: usize,
-    pub(super) bytes: Range<usize>,
+    /// Length of each frame including padding. The last frame has no padding and can be shorter.
     pub(super) segment: usize,
+    /// Total number of padding bytes.
+    pub(super) padding: usize,
+    /// Whether padding lengthens the run.
+    pub(super) is_paddable: bool,
 }
 
 /// Received frames, in reused buffers.
@@ -373,6 +439,7 @@ impl Default for RxBatch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::padding::tests::roce;
     use super::*;
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -393,22 +460,23 @@ mod tests {
         let mut batch = batch(&[(A, 80), (A, 100), (A, 100), (A, 60), (A, 100), (B, 100)]);
         let mut runs = Vec::new();
         while !batch.is_empty() {
-            let run = batch.run(64, 60_000);
-            runs.push((run.frames, run.bytes.len(), run.segment));
+            let run = batch.run(64, 60_000, Padding::Refused);
+            runs.push((run.frames, run.segment));
+            assert!(!run.is_paddable);
             batch.advance(run.frames);
         }
-        assert_eq!(runs, [(1, 80, 80), (3, 260, 100), (1, 100, 100), (1, 100, 100)]);
+        assert_eq!(runs, [(1, 80), (3, 100), (1, 100), (1, 100)]);
         assert!(batch.buffer().is_empty());
     }
 
     #[test]
     fn run_respects_send_limits() {
         let batch = batch(&[(A, 100); 10]);
-        assert_eq!(batch.run(4, 60_000).frames, 4);
-        assert_eq!(batch.run(64, 350).frames, 3);
-        assert_eq!(batch.run(1, 60_000).frames, 1);
+        assert_eq!(batch.run(4, 60_000, Padding::Refused).frames, 4);
+        assert_eq!(batch.run(64, 350, Padding::Refused).frames, 3);
+        assert_eq!(batch.run(1, 60_000, Padding::Refused).frames, 1);
         assert_eq!(
-            batch.run(64, 10).frames,
+            batch.run(64, 10, Padding::Refused).frames,
             1,
             "an oversized frame is sent alone, and the network rejects it"
         );
@@ -433,10 +501,87 @@ mod tests {
         }
         let mut runs = Vec::new();
         while let Some(first) = batch.front() {
-            let run = batch.run(64, 60_000);
+            let run = batch.run(64, 60_000, Padding::Refused);
             runs.push((batch.chosen_mac(&first), run.frames));
             batch.advance(run.frames);
         }
         assert_eq!(runs, [(Some(A), 2), (Some(B), 1), (Some(A), 1)]);
+    }
+
+    /// Returns a batch with RoCE frames of these lengths.
+    fn roce_batch(lengths: &[u16]) -> TxBatch {
+        let mut batch = TxBatch::default();
+        lengths.iter().for_each(|len| batch.push(&roce(A, B, *len, 0x5a)));
+        batch
+    }
+
+    /// Returns the number of frames, the segment size and the number of padding bytes of each run.
+    fn runs(batch: &mut TxBatch, padding: Padding) -> Vec<(usize, usize, usize)> {
+        let mut runs = Vec::new();
+        while !batch.is_empty() {
+            let run = batch.run(15, 65_507, padding);
+            runs.push((run.frames, run.segment, run.padding));
+            assert_eq!(batch.contiguous(&run).is_some(), run.padding == 0);
+            batch.advance(run.frames);
+        }
+        runs
+    }
+
+    /// First, Middle and Last packets of WRITEs.
+    #[test]
+    fn padded_run_spans_messages() {
+        let lengths = [4174, 4158, 4158, 4158].repeat(2);
+        assert_eq!(runs(&mut roce_batch(&lengths), Padding::Accepted), [(8, 4174, 5 * 16)]);
+        assert_eq!(
+            runs(&mut roce_batch(&lengths), Padding::Refused),
+            [(2, 4174, 0), (2, 4158, 0), (2, 4174, 0), (2, 4158, 0)]
+        );
+    }
+
+    #[test]
+    fn padding_joins_shorter_frames_to_later_first() {
+        let lengths = [4158, 4158, 4174, 4158, 100, 4174];
+        assert_eq!(
+            runs(&mut roce_batch(&lengths), Padding::Accepted),
+            [(5, 4174, 3 * 16), (1, 4174, 0)],
+            "the short frame is not padded and ends the run"
+        );
+    }
+
+    #[test]
+    fn frame_is_padded_only_if_run_grows() {
+        for lengths in [&[4158, 4158][..], &[4174, 4158], &[4158, 100, 4158], &[4150, 4174], &[122, 138]] {
+            let plain = runs(&mut roce_batch(lengths), Padding::Refused);
+            assert_eq!(runs(&mut roce_batch(lengths), Padding::Accepted), plain);
+            assert!(!roce_batch(lengths).run(15, 65_507, Padding::Refused).is_paddable);
+        }
+    }
+
+    #[test]
+    fn padded_run_respects_send_limit() {
+        let batch = roce_batch(&[4158, 4158, 4158, 4174]);
+        let longest = 3 * 4174 + 4174;
+        assert_eq!(batch.run(15, longest, Padding::Accepted).frames, 4);
+        assert_eq!(batch.run(15, longest - 1, Padding::Accepted).frames, 3);
+        assert_eq!(batch.run(3, longest, Padding::Accepted).frames, 3);
+    }
+
+    #[test]
+    fn only_roce_frames_are_padded() {
+        let mut batch = roce_batch(&[4174]);
+        let mut tcp = roce(A, B, 4158, 1);
+        tcp[23] = 6;
+        batch.push(&tcp);
+        batch.push(&roce(A, B, 4174, 1));
+        assert_eq!(runs(&mut batch, Padding::Accepted), [(2, 4174, 0), (1, 4174, 0)]);
+    }
+
+    #[test]
+    fn padded_slices_contain_frames_and_padding() {
+        let batch = roce_batch(&[4174, 4158, 4158, 4158]);
+        let run = batch.run(15, 65_507, Padding::Accepted);
+        let slices = batch.padded(&run, &[0; 20]);
+        let lengths: Vec<_> = slices.iter().map(|slice| slice.len()).collect();
+        assert_eq!(lengths, [4174 + 4158, 16, 4158, 16, 4158]);
     }
 }

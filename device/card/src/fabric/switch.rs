@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::macs::{MacTable, REFRESH};
-use super::udp::UdpPeer;
+use super::udp::{Agreement, UdpPeer};
 use crate::rate::Bucket;
 
 /// Maximum number of peers. A flooded frame is sent to each of them.
@@ -144,6 +144,7 @@ struct Peer {
     rx_over_rate: u64,
     rx_foreign_mac: u64,
     tx_frames: u64,
+    agreement: Agreement,
 }
 
 impl Switch {
@@ -254,6 +255,7 @@ impl Switch {
             rx_over_rate: 0,
             rx_foreign_mac: 0,
             tx_frames: 0,
+            agreement: Agreement::default(),
         });
         self.last = None;
         Ok(())
@@ -343,6 +345,12 @@ impl Switch {
     /// Returns the address on which a peer receives.
     pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
+    }
+
+    /// Returns the state of the agreement on padded frames with a peer. There is none with a leaf, which is usually not
+    /// an HCA.
+    pub(super) fn agreement(&mut self, peer: usize) -> Option<&mut Agreement> {
+        self.peers.get_mut(peer).filter(|peer| !peer.config.leaf).map(|peer| &mut peer.agreement)
     }
 
     pub(super) fn count_sent(&mut self, peer: usize, frames: usize) {

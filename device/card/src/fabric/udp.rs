@@ -1,9 +1,11 @@
 //! The `udp` fabric: each UDP datagram carries one Ethernet frame. This format is compatible with QEMU's
 //! `-netdev dgram`.
 
+mod agreement;
 mod losses;
 mod peer;
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,10 +14,14 @@ use std::time::Instant;
 use protocol::ids::MacAddr;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
+use socket2::{MsgHdr, SockRef};
 
+pub(super) use self::agreement::Agreement;
+pub use self::agreement::Message;
 use self::losses::Losses;
 pub use self::peer::UdpPeer;
-use super::batch::RxFrame;
+use super::batch::{Padding, Run, RxFrame};
+use super::padding::{MAX_PADDING, trim};
 use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 use crate::log_line;
@@ -25,6 +31,8 @@ use crate::log_line;
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Maximum length of one segmented send in bytes: the longest UDP payload over IPv4. The limit over IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
+/// Size of a control message header: its length, level and type (linux/socket.h, `struct cmsghdr`).
+const CONTROL_HEADER_LEN: usize = size_of::<usize>() + 2 * size_of::<i32>();
 
 /// A UDP socket and its peers.
 #[derive(Debug)]
@@ -39,6 +47,9 @@ pub struct UdpFabric {
     losses: Losses,
     /// Maximum number of frames per send. Becomes 1 when the kernel rejects a run of frames.
     max_run: usize,
+    /// Source of random numbers for requests, and the number of requests so far.
+    random: RandomState,
+    requests: u64,
     stats: FabricStats,
     meta: [RecvMeta; RxBatch::SLOTS],
 }
@@ -77,6 +88,8 @@ impl UdpFabric {
             started: Instant::now(),
             losses: Losses::default(),
             max_run,
+            random: RandomState::new(),
+            requests: 0,
             stats: FabricStats::default(),
             meta: [RecvMeta::default(); RxBatch::SLOTS],
         })
@@ -107,18 +120,64 @@ impl UdpFabric {
         }
     }
 
-    /// Sends one datagram, or a run of equally long datagrams, to a peer.
-    fn transmit(&mut self, peer: usize, contents: &[u8], segment: usize, frames: usize) -> Transmitted {
+    /// Sends the run of frames at the front of the batch to a peer.
+    fn transmit_run(&mut self, peer: usize, batch: &TxBatch, run: &Run) -> Transmitted {
         let Some(destination) = self.switch.addr(peer) else { return Transmitted::Done };
-        let transmit = Transmit {
-            destination,
-            ecn: None,
-            contents,
-            segment_size: (frames > 1).then_some(segment),
-            src_ip: None,
+        let result = match batch.contiguous(run) {
+            Some(contents) => self.send_bytes(destination, contents, (run.frames > 1).then_some(run.segment)),
+            None => self.send_padded(destination, batch, run),
         };
+        self.handle_result(peer, destination, run, result)
+    }
+
+    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost, because a retry would
+    /// send the frame again to peers that already have it.
+    fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
+        let Some(destination) = self.switch.addr(peer) else { return };
+        let result = self.send_bytes(destination, frame, None);
+        let run = Run { frames: 1, segment: frame.len(), padding: 0, is_paddable: false };
+        if self.handle_result(peer, destination, &run, result) == Transmitted::Blocked {
+            self.stats.tx_refused += 1;
+        }
+    }
+
+    /// Sends one datagram, or several of `segment` bytes.
+    fn send_bytes(
+        &self,
+        destination: SocketAddr,
+        contents: &[u8],
+        segment_size: Option<usize>,
+    ) -> io::Result<()> {
+        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        self.state.try_send((&self.socket).into(), &transmit)
+    }
+
+    /// Sends a run with padding. `quinn_udp` sends only frames that are adjacent in memory.
+    fn send_padded(&self, destination: SocketAddr, batch: &TxBatch, run: &Run) -> io::Result<()> {
+        let slices = batch.padded(run, &[0; MAX_PADDING]);
+        let segment = u16::try_from(run.segment).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let control = segment_size(segment);
+        let destination = destination.into();
+        let message = MsgHdr::new().with_addr(&destination).with_buffers(&slices).with_control(&control);
+        loop {
+            match SockRef::from(&self.socket).sendmsg(&message, 0) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Counts the frames of a run, and logs an error.
+    fn handle_result(
+        &mut self,
+        peer: usize,
+        destination: SocketAddr,
+        run: &Run,
+        result: io::Result<()>,
+    ) -> Transmitted {
+        let Run { frames, segment, .. } = *run;
         self.stats.tx_calls += 1;
-        match self.state.try_send((&self.socket).into(), &transmit) {
+        match result {
             Ok(()) => {
                 self.stats.tx_frames += frames as u64;
                 self.switch.count_sent(peer, frames);
@@ -142,11 +201,40 @@ impl UdpFabric {
         Transmitted::Done
     }
 
-    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost, because a retry would
-    /// send the frame again to peers that already have it.
-    fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
-        if self.transmit(peer, frame, frame.len(), 1) == Transmitted::Blocked {
-            self.stats.tx_refused += 1;
+    /// Returns the run at the front of the batch for a peer, with padding if the peer accepts it. Requests the peer's
+    /// agreement if padding would lengthen the run.
+    fn run_for(&mut self, now: engine::Instant, peer: usize, batch: &TxBatch) -> Run {
+        let agreement = self.switch.agreement(peer);
+        let padding = match &agreement {
+            Some(agreement) if agreement.is_current(now) => Padding::Accepted,
+            _ => Padding::Refused,
+        };
+        let run = batch.run(self.max_run, MAX_SEND_LEN, padding);
+        if let Some(agreement) = agreement.filter(|agreement| run.is_paddable && agreement.is_due(now)) {
+            self.requests += 1;
+            let number = self.random.hash_one(self.requests);
+            agreement.request(now, number);
+            self.send_message(peer, Message::Request(number));
+        }
+        run
+    }
+
+    /// Sends a message about padding. Messages are not counted as frames. A lost message is sent again later.
+    fn send_message(&self, peer: usize, message: Message) {
+        if let Some(destination) = self.switch.addr(peer) {
+            let _ = self.send_bytes(destination, &message.frame(self.own), None);
+        }
+    }
+
+    fn handle_message(&mut self, now: engine::Instant, peer: usize, message: Message) {
+        match message {
+            // No state is needed, because the padding of all received frames is removed.
+            Message::Request(number) => self.send_message(peer, Message::Accept(number)),
+            Message::Accept(number) => {
+                if let Some(agreement) = self.switch.agreement(peer) {
+                    agreement.accept(now, number);
+                }
+            }
         }
     }
 
@@ -205,11 +293,11 @@ impl Fabric for UdpFabric {
                 batch.advance(1);
                 continue;
             }
-            let run = match self.switch.route(now, first.dst) {
+            let frames = match self.switch.route(now, first.dst) {
                 Route::Peer(peer) => {
-                    let run = batch.run(self.max_run, MAX_SEND_LEN);
-                    match self.transmit(peer, batch.slice(run.bytes.clone()), run.segment, run.frames) {
-                        Transmitted::Done => run,
+                    let run = self.run_for(now, peer, batch);
+                    match self.transmit_run(peer, batch, &run) {
+                        Transmitted::Done => run.frames,
                         Transmitted::Blocked => return Sent::Blocked,
                         Transmitted::RunRefused => continue,
                     }
@@ -217,24 +305,23 @@ impl Fabric for UdpFabric {
                 // A reply must reach only the requester, so it is dropped instead of flooded.
                 Route::Flood if first.origin == Origin::Answer => {
                     self.stats.tx_no_peer += 1;
-                    batch.run(1, MAX_SEND_LEN)
+                    1
                 }
                 Route::Own | Route::Absent => {
                     self.stats.tx_no_peer += 1;
-                    batch.run(1, MAX_SEND_LEN)
+                    1
                 }
                 Route::Flood => {
-                    let run = batch.run(1, MAX_SEND_LEN);
                     if self.switch.peer_count() == 0 {
                         self.stats.tx_no_peer += 1;
                     }
                     for peer in 0..self.switch.peer_count() {
-                        self.transmit_now(peer, batch.slice(run.bytes.clone()));
+                        self.transmit_now(peer, batch.slice(first.start..first.end));
                     }
-                    run
+                    1
                 }
             };
-            batch.advance(run.frames);
+            batch.advance(frames);
         }
         Sent::All
     }
@@ -264,18 +351,23 @@ impl Fabric for UdpFabric {
             let mut offset = 0;
             while offset < meta.len {
                 let end = (offset + meta.stride.max(1)).min(meta.len);
-                let range = base + offset..base + end;
+                let start = base + offset;
+                let frame = &batch.storage[start..base + end];
                 offset = end;
-                let frame = &batch.storage[range.clone()];
                 if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()) {
                     self.stats.rx_bad_length += 1;
                     continue;
                 }
+                let frame = trim(frame);
                 match self.switch.admit(now, address(frame, 6), meta.addr) {
                     Ok(peer) => {
+                        if let Some(message) = Message::parse(frame) {
+                            self.handle_message(now, peer, message);
+                            continue;
+                        }
                         self.stats.rx_frames += 1;
                         if !self.switch.may_pass(peer) || self.pass_on(now, peer, frame) {
-                            batch.frames.push(RxFrame::whole(range));
+                            batch.frames.push(RxFrame::whole(start..start + frame.len()));
                         }
                     }
                     Err(AdmitError::Stranger) => {
@@ -324,6 +416,23 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
+/// Returns the control message that makes the kernel split a send into datagrams of `segment` bytes (udp(7),
+/// `UDP_SEGMENT`).
+fn segment_size(segment: u16) -> [u8; CONTROL_HEADER_LEN + size_of::<usize>()] {
+    let mut control = [0; CONTROL_HEADER_LEN + size_of::<usize>()];
+    let len = CONTROL_HEADER_LEN + size_of::<u16>();
+    let fields = [
+        &len.to_ne_bytes()[..],
+        &libc::SOL_UDP.to_ne_bytes(),
+        &libc::UDP_SEGMENT.to_ne_bytes(),
+        &segment.to_ne_bytes(),
+    ];
+    for (byte, value) in control.iter_mut().zip(fields.into_iter().flatten()) {
+        *byte = *value;
+    }
+    control
+}
+
 /// Permits IP fragmentation. A RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame, and the
 /// guest driver cannot discover the MTU of this network. `UdpSocketState` forbids fragmentation, as QUIC requires. Over
 /// IPv6, fragmentation stays forbidden, because no safe interface resets IPV6_DONTFRAG.
@@ -346,10 +455,14 @@ fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::padding::tests::roce;
     use super::*;
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+    const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
     /// MAC for HCAs whose MAC does not matter.
     const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
@@ -628,5 +741,163 @@ mod tests {
             (2, 1),
             "the NIC cannot use a peer's MAC"
         );
+    }
+
+    /// Lengths of the frames of two WRITEs.
+    const WRITES: [u16; 8] = [4174, 4158, 4158, 4158, 4174, 4158, 4158, 4158];
+
+    /// Sends two WRITEs from A to B. Returns the frames and the number of system calls.
+    fn send_writes(fabric: &mut UdpFabric) -> (Vec<Vec<u8>>, u64) {
+        let frames: Vec<_> = (1..).zip(WRITES).map(|(tag, len)| roce(B, A, len, tag)).collect();
+        let mut batch = TxBatch::default();
+        frames.iter().for_each(|frame| batch.push(frame));
+        let before = fabric.stats().tx_calls;
+        assert_eq!(fabric.send(&mut batch), Sent::All);
+        (frames, fabric.stats().tx_calls - before)
+    }
+
+    /// Makes `to` accept padded frames from `from`.
+    fn agree(from: &mut UdpFabric, to: &mut UdpFabric) {
+        send_writes(from);
+        received(to);
+        assert!(received(from).is_empty(), "the device does not receive messages about padding");
+    }
+
+    fn pass(fabric: &mut UdpFabric, seconds: u64) {
+        fabric.started = fabric.started.checked_sub(Duration::from_secs(seconds)).unwrap();
+    }
+
+    #[test]
+    fn write_to_agreeing_peer_takes_one_call() {
+        let [mut a, mut b] = mesh();
+        if a.max_run == 1 {
+            return;
+        }
+        let (frames, calls) = send_writes(&mut a);
+        assert_eq!((received(&mut b), calls), (frames, 4), "no padding before the peer has accepted it");
+        assert!(received(&mut a).is_empty());
+
+        let (frames, calls) = send_writes(&mut a);
+        assert_eq!((received(&mut b), calls), (frames, 1), "the receiver removes the padding");
+        assert_eq!((a.stats().tx_frames, b.stats().rx_frames), (16, 16));
+    }
+
+    /// QEMU and packet peers ignore requests.
+    #[test]
+    fn silent_peer_receives_no_padding() {
+        let peer = UdpSocket::bind(localhost()).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let mut a = UdpFabric::bind(localhost(), A, &[UdpPeer::at(peer.local_addr().unwrap())]).unwrap();
+        let arrived = || -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+            std::iter::from_fn(|| {
+                let mut bytes = vec![0; MAX_FRAME_LEN];
+                let len = peer.recv(&mut bytes).ok()?;
+                bytes.truncate(len);
+                Some(bytes)
+            })
+            .partition(|frame| Message::parse(frame).is_some())
+        };
+        for _ in 0..4 {
+            let (frames, _) = send_writes(&mut a);
+            let (messages, others) = arrived();
+            assert_eq!(others, frames);
+            assert!(messages.len() == 1 || a.max_run == 1);
+            pass(&mut a, 100);
+        }
+    }
+
+    #[test]
+    fn agreement_is_renewed_while_used() {
+        let [mut a, mut b] = mesh();
+        if a.max_run == 1 {
+            return;
+        }
+        agree(&mut a, &mut b);
+        for _ in 0..4 {
+            pass(&mut a, 1);
+            assert_eq!(send_writes(&mut a).1, 1);
+            received(&mut b);
+            received(&mut a);
+        }
+    }
+
+    #[test]
+    fn restarted_peer_of_another_kind_gets_no_padding() {
+        let [mut a, mut b] = mesh();
+        agree(&mut a, &mut b);
+        let addr = b.local_addr().unwrap();
+        drop(b);
+        let other = UdpSocket::bind(addr).unwrap();
+        pass(&mut a, 3);
+        send_writes(&mut a);
+        let mut bytes = vec![0; MAX_FRAME_LEN];
+        let lengths: Vec<_> = (0..9).map(|_| other.recv(&mut bytes).unwrap()).collect();
+        let expected: Vec<usize> = WRITES.iter().map(|len| usize::from(*len)).collect();
+        assert_eq!(lengths.into_iter().filter(|len| *len > 100).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn forged_acceptance_is_ignored() {
+        let [mut a, b, mut c] = mesh();
+        if a.max_run == 1 {
+            return;
+        }
+        for (fabric, own) in [(&mut a, A), (&mut c, C)] {
+            fabric.own = own;
+        }
+        // The frames go only to B.
+        let now = a.now();
+        a.switch.admit(now, B, b.local_addr().unwrap()).unwrap();
+        send_writes(&mut a);
+        let number = a.random.hash_one(a.requests);
+        let stranger = UdpSocket::bind(localhost()).unwrap();
+        let to = a.local_addr().unwrap();
+        stranger.send_to(&Message::Accept(number).frame(B), to).unwrap();
+        c.socket.send_to(&Message::Accept(number).frame(C), to).unwrap();
+        b.socket.send_to(&Message::Accept(number + 1).frame(B), to).unwrap();
+        received(&mut a);
+        assert_eq!(send_writes(&mut a).1, 4);
+
+        b.socket.send_to(&Message::Accept(number).frame(B), to).unwrap();
+        received(&mut a);
+        assert_eq!(send_writes(&mut a).1, 1);
+    }
+
+    #[test]
+    fn forwarded_frames_are_unpadded() {
+        let [mut hub, mut a] = mesh();
+        let leaf = UdpSocket::bind(localhost()).unwrap();
+        leaf.set_nonblocking(true).unwrap();
+        let addr = leaf.local_addr().unwrap();
+        hub.switch.add(UdpPeer { leaf: true, mac: Some(B), ..UdpPeer::at(addr) }).unwrap();
+        let lengths = || {
+            let mut bytes = vec![0; MAX_FRAME_LEN];
+            std::iter::from_fn(|| leaf.recv(&mut bytes).ok()).collect::<Vec<_>>()
+        };
+        let expected: Vec<usize> = WRITES.iter().map(|len| usize::from(*len)).collect();
+        for _ in 0..2 {
+            send_writes(&mut a);
+            assert!(received(&mut hub).is_empty());
+            received(&mut a);
+            assert_eq!(lengths(), expected, "the leaf receives neither padding nor messages");
+        }
+        assert!(a.stats().tx_calls == 5 || a.max_run == 1);
+
+        let before = hub.stats().passed_on;
+        leaf.send_to(&Message::Request(1).frame(B), hub.local_addr().unwrap()).unwrap();
+        assert!(received(&mut hub).is_empty() && received(&mut a).is_empty());
+        assert_eq!((lengths().len(), hub.stats().passed_on), (1, before));
+    }
+
+    #[test]
+    fn leaf_receives_no_request() {
+        let leaf = UdpSocket::bind(localhost()).unwrap();
+        leaf.set_nonblocking(true).unwrap();
+        let peer = UdpPeer { leaf: true, ..UdpPeer::at(leaf.local_addr().unwrap()) };
+        let mut a = UdpFabric::bind(localhost(), A, &[peer]).unwrap();
+        send_writes(&mut a);
+        let mut bytes = vec![0; MAX_FRAME_LEN];
+        let lengths = std::iter::from_fn(|| leaf.recv(&mut bytes).ok());
+        assert!(lengths.map(|len| u16::try_from(len).unwrap()).eq(WRITES));
     }
 }

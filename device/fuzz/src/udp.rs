@@ -1,0 +1,26 @@
+//! Fuzzes what a `udp` fabric reads of a frame besides its addresses: messages about padding, and the length of a RoCE
+//! packet. Trimming must not depend on padding, and a frame that the sender may pad must survive it.
+
+use card::fabric::padding::{MAX_PADDING, can_pad, trim};
+use card::fabric::udp::Message;
+
+/// Length of a message about padding.
+const MESSAGE_LEN: usize = 32;
+
+pub fn run(frame: &[u8]) {
+    if let Some(message) = Message::parse(frame) {
+        let source = *frame[6..].first_chunk().expect("a message contains its source MAC");
+        assert_eq!(message.frame(protocol::ids::MacAddr(source)), frame[..MESSAGE_LEN]);
+        assert_eq!(trim(frame), frame, "a message is no RoCE frame");
+    }
+    let trimmed = trim(frame);
+    assert!(frame.starts_with(trimmed));
+    assert_eq!(trim(trimmed), trimmed, "a trimmed frame has no padding");
+    let padded = [frame, &[0; MAX_PADDING]].concat();
+    if can_pad(frame) {
+        assert_eq!(trim(&padded), frame);
+    } else if trimmed.len() < frame.len() {
+        assert!(can_pad(trimmed));
+        assert_eq!(trim(&padded), trimmed);
+    }
+}
