@@ -12,8 +12,12 @@ pub const MAX_PADDING: usize = 16 + 4;
 /// Padding may add at most one part in this many to the length of a frame.
 const MIN_LEN_RATIO: usize = 16;
 
+/// Minimum length of an IPv4 header.
+const MIN_IPV4_HEADER_LEN: usize = 20;
 /// Length of an IPv6 header.
 const IPV6_HEADER_LEN: usize = 40;
+/// Length of a UDP header.
+const UDP_HEADER_LEN: usize = 8;
 
 /// Returns whether a frame of `len` bytes may be padded to `segment` bytes.
 pub(super) fn is_small(len: usize, segment: usize) -> bool {
@@ -45,7 +49,9 @@ fn packet_end(frame: &[u8]) -> Option<usize> {
         EtherType::Ipv6 => (6, IPV6_HEADER_LEN, IPV6_HEADER_LEN + word(4)?),
         EtherType::Arp | EtherType::Other(_) => return None,
     };
-    let is_valid = ether.payload.first()? >> 4 == version && packet_len >= header_len;
+    let is_valid = ether.payload.first()? >> 4 == version
+        && header_len >= MIN_IPV4_HEADER_LEN
+        && packet_len >= header_len + UDP_HEADER_LEN;
     is_valid.then(|| frame.len() - ether.payload.len() + packet_len).filter(|end| *end <= frame.len())
 }
 
