@@ -1,5 +1,5 @@
-//! Fuzzes what a `udp` fabric reads of a frame besides its addresses: messages about padding, and the length of a RoCE
-//! packet. Trimming must not depend on padding, and a frame that the sender may pad must survive it.
+//! Fuzzes the parsers of the `udp` fabric: messages about padding, and the length of a RoCE packet. Trimming removes
+//! exactly the padding.
 
 use card::fabric::padding::{MAX_PADDING, can_pad, trim};
 use card::fabric::udp::Message;
@@ -11,7 +11,7 @@ pub fn run(frame: &[u8]) {
     if let Some(message) = Message::parse(frame) {
         let source = *frame[6..].first_chunk().expect("a message contains its source MAC");
         assert_eq!(message.frame(protocol::ids::MacAddr(source)), frame[..MESSAGE_LEN]);
-        assert_eq!(trim(frame), frame, "a message is no RoCE frame");
+        assert_eq!(trim(frame), frame, "a message is not a RoCE frame");
     }
     let trimmed = trim(frame);
     assert!(frame.starts_with(trimmed));

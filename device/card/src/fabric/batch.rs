@@ -297,7 +297,7 @@ impl TxBatch {
     }
 }
 
-/// Whether the receiver of a run has agreed to padded frames.
+/// Whether the receiver of a run currently accepts padded frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Padding {
     Refused,
@@ -312,7 +312,7 @@ pub(super) struct Run {
     pub(super) segment: usize,
     /// Total number of padding bytes.
     pub(super) padding: usize,
-    /// Whether padding lengthens the run.
+    /// Whether padding lengthens the run, or would if the receiver accepted it.
     pub(super) is_paddable: bool,
 }
 

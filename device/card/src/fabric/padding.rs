@@ -6,10 +6,11 @@
 use protocol::net::ether::{EtherFrame, EtherType};
 
 /// Maximum number of padding bytes: the RETH that only the first packet of a WRITE contains, and the immediate data that
-/// only the last packet of a message can contain.
+/// only the last packet of a message can contain. The AETH of a READ response, which middle packets do not contain, is
+/// shorter.
 pub const MAX_PADDING: usize = 16 + 4;
 
-/// Padding may add at most one part in this many to the length of a frame.
+/// Padding is at most one part in this many of the padded frame.
 const MIN_LEN_RATIO: usize = 16;
 
 /// Minimum length of an IPv4 header.
@@ -24,7 +25,7 @@ pub(super) fn is_small(len: usize, segment: usize) -> bool {
     segment.checked_sub(len).is_some_and(|padding| padding <= MAX_PADDING.min(segment / MIN_LEN_RATIO))
 }
 
-/// Returns whether the receiver can tell padding from the frame's contents: the frame is a RoCE packet without padding.
+/// Returns whether a frame may be padded: it is a RoCE frame without padding, so the receiver can find its end.
 pub fn can_pad(frame: &[u8]) -> bool {
     packet_end(frame) == Some(frame.len())
 }

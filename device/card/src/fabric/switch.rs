@@ -87,7 +87,7 @@ pub struct PeerRow {
     pub leaf: bool,
     /// MACs reached through the peer, at most 16: the configured MAC and learned ones.
     pub macs: Vec<String>,
-    /// Number of frames received from the peer.
+    /// Number of frames and messages about padding received from the peer.
     pub rx_frames: u64,
     /// Number of frames from the peer that were dropped because the peer exceeded its rate limit.
     pub rx_over_rate: u64,
@@ -347,8 +347,8 @@ impl Switch {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
 
-    /// Returns the state of the agreement on padded frames with a peer. There is none with a leaf, which is usually not
-    /// an HCA.
+    /// Returns the state of the agreement on padded frames with a peer, or `None` for a leaf, which is usually not an
+    /// HCA.
     pub(super) fn agreement(&mut self, peer: usize) -> Option<&mut Agreement> {
         self.peers.get_mut(peer).filter(|peer| !peer.config.leaf).map(|peer| &mut peer.agreement)
     }

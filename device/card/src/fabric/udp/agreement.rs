@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Time after which an acceptance expires.
 const LIFETIME: Duration = Duration::from_secs(3);
-/// Minimum interval between requests. Within the lifetime of an acceptance, two of its renewals can be lost.
+/// Minimum interval between requests. An agreement survives the loss of one renewal.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The interval doubles with each unanswered request, but not more often than this.
 const MAX_DOUBLINGS: u32 = 6;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frame_is_no_message() {
+    fn rejects_frames_that_are_not_messages() {
         let valid = Message::Request(7).frame(OWN);
         // The destination, the EtherType, the magic, and the kind.
         for at in [0, 12, 14, 21, 23] {
