@@ -41,7 +41,7 @@ enter() {
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
-    [ -z "${hide_kvm:-}" ] || [ ! -e /dev/kvm ] || mount --bind /dev/null "$root/dev/kvm"
+    [ -z "${no_kvm:-}" ] || [ ! -e /dev/kvm ] || mount --bind "$root/etc/kvm" "$root/dev/kvm"
     mount --bind "$toolchain" "$root/opt/rust"
     cd "$root"
     pivot_root . .
@@ -53,7 +53,8 @@ enter() {
         env -i HOME="$home" USER="$user" LANG=C.UTF-8 PATH="$path" "$@"
 }
 toolchain=$(rustc --print sysroot)
-# inside USER COMMAND...: runs the command in $root. If hide_kvm is exported and not empty, the command cannot use KVM.
+# inside USER COMMAND...: runs the command in $root. If no_kvm is exported and not empty, only root could open
+# the file that takes the place of /dev/kvm.
 inside() {
     unshare --mount --pid --fork --kill-child bash -euc "$(declare -f enter); enter \"\$@\"" enter \
         "$root" "$toolchain" "$1" "${environment[@]}" "${@:2}"
@@ -73,6 +74,7 @@ make_program_root() {
     mkdir "$root" "$toolchain"
     tar -C "$root" -xf "$archive" --exclude='./dev/*'
     furnish "$root"
+    install -m 0 /dev/null "$root/etc/kvm"
     mkdir "$root/opt/programs"
     cp target/debug/{hcad,hcactl,guest-lab} "$root/opt/programs/"
 }

@@ -189,8 +189,8 @@ impl Lab {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
 
-    /// Checks that the daemon under test is a release build. Scenarios that compare speeds call this function, because
-    /// most crates of a development build are not optimised.
+    /// Checks that the daemon under test is a release build. Scenarios that compare speeds call this function, because a
+    /// development build is several times slower.
     ///
     /// # Errors
     /// Fails if the daemon was not built, cannot be run, or is a development build.

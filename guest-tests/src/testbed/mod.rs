@@ -107,7 +107,7 @@ pub struct UpOptions {
 /// Network that connects the RDMA devices of a testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DeviceFabric {
-    /// UDP sockets of this machine
+    /// UDP datagrams
     Udp,
     /// Shared memory, which is faster and does not support soft-RoCE
     Ring,
@@ -138,7 +138,7 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// The network of a guest cannot be impaired, or the guests cannot run the template's services or this machine's
+    /// The network of a guest cannot be impaired, the fabric does not support a guest's device, or the guests cannot run the template's services or this machine's
     /// programs.
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(

@@ -28,8 +28,8 @@ pub struct Ci {
 
 impl Ci {
     /// Boots guests, copies the directory to them, runs the command in all of them, and stops them. The exit status is
-    /// that of the first command that fails. A failure or a signal terminates all commands, but logs are still
-    /// collected.
+    /// that of the first command that fails. If a command fails, the others are terminated after a grace period. A signal
+    /// terminates all commands. The logs are collected in all cases.
     ///
     /// # Errors
     /// The command could not be run.
@@ -46,6 +46,6 @@ impl Ci {
             self.task.copy_to(&target).await?;
         }
         let start = start(self.command.clone());
-        self.task.limit(job::run_in_all(description, &start)).await
+        job::run_in_all(description, &start, Some(&self.task)).await
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use agent::wire::ExitStatus;
@@ -70,7 +71,8 @@ pub(super) async fn into_guest(
 ) -> Result<()> {
     // Resolve the path, because a path such as `.` has no last component.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
-    let excluded = excluded.and_then(|path| path.canonicalize().ok());
+    // If the logs are in the directory itself, everything is copied.
+    let excluded = excluded.and_then(|path| path.canonicalize().ok()).filter(|path| *path != from);
     let to_text = to.to_str().with_context(|| format!("guest path {} is not valid UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;
     let (folder, name) = match is_folder {
@@ -128,8 +130,18 @@ fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> R
             continue;
         }
         let context = || format!("cannot read {}", path.display());
+        let metadata = fs::symlink_metadata(&path).with_context(context)?;
+        if metadata.file_type().is_fifo() {
+            // `append_path_with_name` would use the path on the host as the name.
+            let mut header = tar::Header::new_gnu();
+            header.set_metadata(&metadata);
+            header.set_entry_type(tar::EntryType::Fifo);
+            header.set_size(0);
+            archive.append_data(&mut header, &name, io::empty()).with_context(context)?;
+            continue;
+        }
         archive.append_path_with_name(&path, &name).with_context(context)?;
-        if fs::symlink_metadata(&path).with_context(context)?.is_dir() {
+        if metadata.is_dir() {
             for entry in fs::read_dir(&path).with_context(context)? {
                 let entry = entry.with_context(context)?;
                 left.push((entry.path(), name.join(entry.file_name())));
@@ -263,6 +275,21 @@ mod tests {
         let mut paths: Vec<PathBuf> = archive.entries().unwrap().map(path).collect();
         paths.sort();
         assert_eq!(paths, ["new", "new/deep", "new/deep/kept", "new/deep/kept/file"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn fifo_is_packed_under_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let fifo = root.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let mut bytes = Vec::new();
+        pack(root.path(), None, "new", &mut bytes).unwrap();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let entry = archive.entries().unwrap().nth(1).unwrap().unwrap();
+        assert_eq!(
+            (entry.path().unwrap().as_ref(), entry.header().entry_type()),
+            (Path::new("new/fifo"), tar::EntryType::Fifo)
+        );
     }
 
     #[test]

@@ -99,8 +99,8 @@ fn current_folder() -> Result<PathBuf> {
 
 impl Here {
     /// Boots the guests, runs the command in them, and stops them. A single command uses this program's input and
-    /// output and receives its signals. The output of several commands is printed line by line, and the first failure
-    /// ends all of them.
+    /// output and receives its signals. The output of several commands is printed line by line. If one of them
+    /// fails, the others are terminated after a grace period.
     ///
     /// # Errors
     /// The command could not be run.
@@ -116,7 +116,10 @@ impl Here {
         let host = |name: &str| std::env::var(name).ok();
         let env = environment(&self.environment, host);
         if !self.no_check {
-            is_installed(&self.command, env.get("PATH").map_or("", String::as_str))?;
+            // Without PATH, the guest's agent uses its own default.
+            if let Some(path) = env.get("PATH") {
+                is_installed(&self.command, path)?;
+            }
             for place in GuestPlace::all(&wanted) {
                 providers::check(Path::new("/"), place.device)?;
             }
@@ -142,8 +145,8 @@ fn is_installed(command: &[String], path: &str) -> Result<()> {
     ensure!(
         std::env::split_paths(path).any(is_file),
         "this machine has no program '{program}', and the guest has the files of this machine; install the program, or \
-         use 'guest-lab up' or 'guest-lab ci', whose guests contain common RDMA programs. If only the guest can see \
-         the program, pass --no-check"
+         use 'guest-lab up' or 'guest-lab ci', whose guests contain common RDMA programs. If the program \
+         exists only in the guest, pass --no-check"
     );
     Ok(())
 }
@@ -154,7 +157,7 @@ async fn in_guests(description: &Description, start: Start) -> Result<u8> {
             let target = Target { testbed: description.name.clone(), guest: guest.name };
             run_as_local(&target, start, None).await
         }
-        _ => until_signal(job::run_in_all(description, &start)).await,
+        _ => until_signal(job::run_in_all(description, &start, None)).await,
     }
 }
 

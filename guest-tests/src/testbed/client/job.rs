@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::down::Stopped;
 use super::session::{Pipes, Printed, Session, channel};
+use super::task::TaskOptions;
 use super::up::Leased;
 use super::{down, exit_code, logs, until_signal};
 use crate::artifacts::cache_dir;
@@ -114,20 +115,42 @@ impl Job<'_> {
 
 /// Runs a command in all guests simultaneously. If the command fails in one guest, returns its exit status and
 /// terminates the command in all guests in which it has not ended within [`GRACE`]. Dropping the future also terminates
-/// the command in all guests.
-pub(super) async fn run_in_all(description: &Description, start: &Start) -> Result<u8> {
+/// the command in all guests. `task` sets the time limit, if there is one.
+pub(super) async fn run_in_all(
+    description: &Description,
+    start: &Start,
+    task: Option<&TaskOptions>,
+) -> Result<u8> {
     let mut running = JoinSet::new();
     for guest in &description.guests {
         let target = Target { testbed: description.name.clone(), guest: guest.name };
         let transcript = Transcript::create(&description.folder, guest.name)?;
         running.spawn(run_in_one(target, start.clone(), transcript));
     }
+    let failure = first_failure(&mut running);
+    let result = match task {
+        Some(task) => task.limit(failure).await,
+        None => failure.await,
+    };
+    if !matches!(result, Ok(0)) {
+        let others = async {
+            while let Some(ended) = running.join_next().await {
+                if let Ok(Err(error)) = ended {
+                    tracing::warn!("{error:#}");
+                }
+            }
+        };
+        // Commands that are still running are terminated when `running` is dropped.
+        let _ = timeout(GRACE, others).await;
+    }
+    result
+}
+
+/// Waits until a command fails, and returns its exit status. Returns 0 if all commands succeed.
+async fn first_failure(running: &mut JoinSet<Result<ExitStatus>>) -> Result<u8> {
     while let Some(ended) = running.join_next().await {
         let code = exit_code(ended??);
         if code != 0 {
-            let others = async { while running.join_next().await.is_some() {} };
-            // Commands that are still running are terminated when `running` is dropped.
-            let _ = timeout(GRACE, others).await;
             return Ok(code);
         }
     }

@@ -83,8 +83,8 @@ pub(super) fn can_start(command: &[String], folder: &Path) -> Result<()> {
 
 /// Returns whether the files in a directory take up at most `limit` bytes in total, without the directory `excluded`.
 fn fits(folder: &Path, excluded: Option<&Path>, limit: u64) -> Result<bool> {
-    let excluded = excluded.and_then(|path| path.canonicalize().ok());
     let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    let excluded = excluded.and_then(|path| path.canonicalize().ok());
     let (mut left, mut folders) = (limit, vec![folder]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
