@@ -27,7 +27,9 @@
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
 //! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
-//! whose elements have not been written yet. Such a slot is also read a few more times.
+//! whose elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit may
+//! be a receive of software that does not use the bit, or one that is still being written. It counts as posted once all
+//! its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the settle time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -293,9 +295,18 @@ impl RecvQueue {
         let extent = loop {
             self.ring.read(mem, at, bytes)?;
             if !RecvWqe::is_valid(bytes) {
-                let posted =
-                    !self.valid_bit_required && RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass);
-                return Ok(if posted { SlotState::Unmarked } else { SlotState::Free });
+                if self.valid_bit_required || !RecvWqe::is_posted_without_valid_bit(bytes, self.first_pass) {
+                    return Ok(SlotState::Free);
+                }
+                match self.inspect_unmarked(now, mem, bytes, settle_time)? {
+                    Some(found) => return Ok(found),
+                    None if reads < REREADS => {
+                        reads += 1;
+                        continue;
+                    }
+                    // Software keeps changing the bit.
+                    None => return Ok(SlotState::Free),
+                }
             }
             let extent = RecvWqe::extent(bytes, |key| mem.region_len(key).is_some());
             match self.is_complete(mem, extent, bytes)? {
@@ -326,6 +337,49 @@ impl RecvQueue {
             bytes.get_mut(list..list + GRANULE).unwrap_or_default().fill(0);
         }
         Ok(SlotState::Marked(extent))
+    }
+
+    /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
+    /// set the bit in the meantime. Software that writes the list before the bit, or that is still writing the list,
+    /// leaves the same contents for a moment. The slot is therefore used when two reads agree and every element looks
+    /// written. If an element does not, RC waits for the settle time, because the request may be invalid on purpose.
+    fn inspect_unmarked(
+        &mut self,
+        now: Instant,
+        mem: &impl QueueMemory,
+        bytes: &mut [u8],
+        settle_time: Duration,
+    ) -> Result<Option<SlotState>, AccessError> {
+        let at = self.at(self.slot);
+        let mut again: Slot = SmallVec::from_elem(0, bytes.len());
+        for _ in 0..REREADS {
+            fence(Ordering::Acquire);
+            self.ring.read(mem, at, &mut again)?;
+            if RecvWqe::is_valid(&again) {
+                return Ok(None);
+            }
+            if again[..] == *bytes && self.looks_written(mem, bytes) {
+                self.unchanged_since = None;
+                return Ok(Some(SlotState::Unmarked));
+            }
+            bytes.copy_from_slice(&again);
+            std::hint::spin_loop();
+        }
+        let units = RecvWqe::extent(bytes, |_| true).units;
+        if self.reliable && self.unchanged_for(now, units) < settle_time {
+            return Ok(Some(SlotState::Free));
+        }
+        self.unchanged_since = None;
+        Ok(Some(SlotState::Unmarked))
+    }
+
+    /// Returns whether all elements of a list have an existing key and, in the first pass, an address. Software writes
+    /// the address last, and in the first pass an unwritten address is usually zero.
+    fn looks_written(&self, mem: &impl QueueMemory, bytes: &[u8]) -> bool {
+        RecvWqe::parse(bytes).is_ok_and(|wqe| {
+            let mut elements = wqe.data.iter().map(sge);
+            elements.all(|sge| mem.region_len(sge.lkey).is_some() && !(self.first_pass && sge.va.get() == 0))
+        })
     }
 
     /// Returns whether the list of the next slot is complete, or `None` if this is unknown.
@@ -383,16 +437,21 @@ impl RecvQueue {
 
     /// Returns whether the next slot has had this number of elements for at least `settle_time`.
     fn has_settled(&mut self, now: Instant, units: usize, settle_time: Duration) -> bool {
+        let over = self.unchanged_for(now, units) >= settle_time;
+        if over {
+            self.max_list.complete_with(units);
+        }
+        over
+    }
+
+    /// Returns how long the next slot has had this number of elements.
+    fn unchanged_for(&mut self, now: Instant, units: usize) -> Duration {
         let since = match self.unchanged_since {
             Some((then, since)) if then == units => since,
             _ => now,
         };
         self.unchanged_since = Some((units, since));
-        let over = now.saturating_since(since) >= settle_time;
-        if over {
-            self.max_list.complete_with(units);
-        }
-        over
+        now.saturating_since(since)
     }
 
     /// Makes a slot look unposted. Returns false if it still looks posted.

@@ -404,3 +404,44 @@ fn queue_too_large_to_prepare_accepts_receives() {
     post(&mem, 0, &[unit(3)], 1);
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![3]));
 }
+
+/// Returns an RC queue in its first pass, and its memory. The only existing key is that of the queue.
+fn rc_queue() -> (Region, RecvQueue) {
+    let (mem, mut queue) = queue(QueueOptions::default());
+    queue.configure(&RdQpRst { service: Some(ServiceType::Rc), ..rst() }, &mem);
+    (mem, queue)
+}
+
+fn with_key(key: u32) -> DataSegment {
+    DataSegment { lkey: Lkey::new(key), ..unit(100) }
+}
+
+/// Software stores the length, the key and the address of an element, and then, in the library's format, the valid bit.
+#[test]
+fn list_being_written_is_not_fetched() {
+    let (mem, mut queue) = rc_queue();
+    let element = with_key(0x21).emit_le();
+    for written in [4, 8] {
+        mem.put(16, &element[..written]);
+        assert_eq!(queue.next(NOW, &mem), Fetch::Empty, "{written} bytes are written");
+    }
+    mem.put(16, &element);
+    mem.put(0, &[RECV_VALID]);
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![100]));
+}
+
+#[test]
+fn unmarked_list_with_existing_key_is_fetched_at_once() {
+    let (mem, mut queue) = rc_queue();
+    mem.put(16, &with_key(0x21).emit_le());
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![100]));
+}
+
+#[test]
+fn unmarked_list_with_unknown_key_is_fetched_after_settle_time() {
+    let (mem, mut queue) = rc_queue();
+    mem.put(16, &with_key(0x55).emit_le());
+    assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
+    assert_eq!(queue.next_due(), Some(NOW + SETTLE_TIME));
+    assert_eq!(lens(queue.next(NOW + SETTLE_TIME, &mem)), (0, vec![100]));
+}
