@@ -179,6 +179,21 @@ fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
     // Drop the suggested fix after the semicolon, because the check adds its own.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
-    let version = version.rsplit(' ').next().unwrap_or_default().to_owned();
-    Ok(Program { path, version })
+    Ok(Program { path, version: version_number(&version).to_owned() })
+}
+
+/// Returns the number in a line such as `hcad 0.1.0 (development build)`.
+fn version_number(line: &str) -> &str {
+    line.split(' ').nth(1).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_number_excludes_build() {
+        assert_eq!(version_number("hcad 0.1.0 (development build)"), "0.1.0");
+        assert_eq!(version_number("hcactl 0.1.0"), "0.1.0");
+    }
 }
