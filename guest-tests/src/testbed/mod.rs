@@ -138,8 +138,8 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// The network of a guest cannot be impaired, the fabric does not support a guest's device, or the guests cannot run the template's services or this machine's
-    /// programs.
+    /// The network of a guest cannot be impaired, the fabric does not support a guest's device, or the guests cannot
+    /// run the template's services or this machine's programs.
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.choice.template().is_none() || self.host_root.is_none(),
