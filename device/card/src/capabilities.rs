@@ -1,5 +1,5 @@
-//! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only the few that it
-//! needs while it serves devices.
+//! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only those that it
+//! needs to serve devices.
 //!
 //! Capabilities are per thread, and a thread inherits those of its creator. A thread created before the sandbox is
 //! complete must therefore drop its own capabilities. Threads created later inherit the reduced set.

@@ -210,9 +210,9 @@ impl TxBatch {
         if self.has_chosen_sources { mac() } else { None }
     }
 
-    /// Returns the longest run of frames, starting at the front, that fits into one segmented send. The frames in a run
-    /// have the same destination. Except for a shorter last frame, they also have the same length, to which shorter
-    /// frames are padded if `padding` permits it. Frames from a NIC must also have the same source.
+    /// Returns the longest run of frames at the front of the batch that fits into one segmented send. All frames of a
+    /// run have the same destination and length, except that the last one may be shorter. If `padding` permits it,
+    /// shorter frames are padded to that length. Frames from a NIC must also have the same source.
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize, padding: Padding) -> Run {
         let Some(first) = self.front() else {
             return Run { frames: 0, segment: 0, padding: 0, is_paddable: false };
@@ -527,7 +527,7 @@ mod tests {
         runs
     }
 
-    /// First, Middle and Last packets of WRITEs.
+    /// Uses the frame lengths of First, Middle and Last packets of WRITEs.
     #[test]
     fn padded_run_spans_messages() {
         let lengths = [4174, 4158, 4158, 4158].repeat(2);
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_joins_shorter_frames_to_later_first() {
+    fn shorter_frames_are_padded_to_later_longer_frame() {
         let lengths = [4158, 4158, 4174, 4158, 100, 4174];
         assert_eq!(
             runs(&mut roce_batch(&lengths), Padding::Accepted),

@@ -1,7 +1,7 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! They are applied between an HCA and its fabric. This module accesses neither a clock nor a socket: the caller passes
-//! in frames and the time, and receives frames either immediately or at [`Impairments::next_deadline`]. All randomness
+//! They are applied between an HCA and its fabric. This module does no I/O and reads no clock. The caller passes in
+//! frames and the time, and gets frames back either immediately or at [`Impairments::next_deadline`]. All randomness
 //! comes from the rules' seeds, so the same input always produces the same output.
 
 mod alter;

@@ -18,7 +18,7 @@ pub(super) const MAX_LEARNED: usize = 512;
 /// Ageing time of a learned MAC (IEEE 802.1Q-2018, table 8-6).
 const AGEING: Duration = Duration::from_secs(300);
 
-/// Idle time after which another owner may take over a learned MAC. It is longer than the usual pauses in traffic, but
+/// Idle time after which another owner may take over a learned MAC. It is longer than typical pauses in traffic, but
 /// shorter than the live migration of a virtual machine.
 const HOLD: Duration = Duration::from_secs(2);
 

@@ -1,16 +1,16 @@
-//! Padding of RoCE frames to the length of others, so that one segmented send can carry them.
+//! Pads RoCE frames to equal lengths, so that one segmented send can carry them.
 //!
 //! The bytes of an Ethernet frame after the IP packet are padding, which the receiver ignores (RFC 894 and RFC 1122,
 //! section 2.3.3). The IP header gives the length of the packet.
 
 use protocol::net::ether::{EtherFrame, EtherType};
 
-/// Maximum number of padding bytes: the RETH that only the first packet of a WRITE contains, and the immediate data that
-/// only the last packet of a message can contain. The AETH of a READ response, which middle packets do not contain, is
-/// shorter.
+/// Maximum number of padding bytes. WRITE packets differ in length by the RETH, which only the first packet contains,
+/// and the immediate data, which only the last packet can contain. READ responses differ by less, the length of an
+/// AETH.
 pub const MAX_PADDING: usize = 16 + 4;
 
-/// Padding is at most one part in this many of the padded frame.
+/// A frame may be padded by at most `1 / MIN_LEN_RATIO` of its padded length.
 const MIN_LEN_RATIO: usize = 16;
 
 /// Minimum length of an IPv4 header.
@@ -119,7 +119,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn padding_is_small_in_relation_to_frame() {
+    fn padding_is_limited_in_bytes_and_share() {
         assert!(is_small(4158, 4174) && is_small(314, 330) && is_small(330, 330));
         assert!(!is_small(4150, 4174), "at most 20 bytes");
         assert!(!is_small(122, 138), "at most a sixteenth of the frame");

@@ -235,7 +235,7 @@ impl RingFabric {
         Err(foreign)
     }
 
-    /// Puts the first `count` frames of the batch into a ring. Returns the number of frames that fitted.
+    /// Puts the first `count` frames of the batch into a ring. Returns the number of frames that fit.
     fn put(&mut self, slot: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(slot) else { return 0 };
         let frames = batch.frames().take(count);

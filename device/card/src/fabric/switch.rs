@@ -124,7 +124,7 @@ enum Owner {
     Absent,
 }
 
-/// The last admitted sender. Most frames have the same sender as the previous frame.
+/// Caches the last admitted sender, because most frames come from the same sender as the previous one.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     from: SocketAddr,

@@ -143,7 +143,7 @@ impl UdpFabric {
         }
     }
 
-    /// Sends one datagram, or several of `segment` bytes.
+    /// Sends one datagram, or several of `segment_size` bytes each.
     fn send_bytes(
         &self,
         destination: SocketAddr,
@@ -154,7 +154,7 @@ impl UdpFabric {
         self.state.try_send((&self.socket).into(), &transmit)
     }
 
-    /// Sends a run with padding. `quinn_udp` sends only frames that are adjacent in memory.
+    /// Sends a run with padding. Calls `sendmsg` directly, because `quinn_udp` can only send contiguous frames.
     fn send_padded(&self, destination: SocketAddr, batch: &TxBatch, run: &Run) -> io::Result<()> {
         let slices = batch.padded(run, &[0; MAX_PADDING]);
         let segment = u16::try_from(run.segment).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -194,7 +194,7 @@ impl UdpFabric {
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // If a peer is down, ICMP errors arrive, and the next send returns them. They are not logged.
+                // The next send after an ICMP error returns it. Such errors are expected while a peer is down.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -224,8 +224,8 @@ impl UdpFabric {
         run
     }
 
-    /// Sends a message about padding. Messages count towards the receiver's rate limit and its frames per peer, but not
-    /// as frames of the fabric.
+    /// Sends a message about padding. The receiver counts it towards the rate limit and the frames of this peer, but
+    /// the fabric's frame counters exclude it.
     fn send_message(&self, peer: usize, message: Message) -> io::Result<()> {
         let destination = self.switch.addr(peer).ok_or(io::ErrorKind::NotFound)?;
         self.send_bytes(destination, &message.frame(self.own), None)

@@ -53,12 +53,12 @@ impl<Options> Setup<Options> {
     }
 }
 
-/// Number of a port. As in InfiniBand, ports are numbered from 1.
+/// Port number. As in InfiniBand, ports are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortNumber(u8);
 
 impl PortNumber {
-    /// The first port, which is the only one.
+    /// The only port of a device.
     pub const ONE: Self = Self(1);
 
     pub const fn get(self) -> u8 {
@@ -334,7 +334,7 @@ pub trait Interface: Frontend + Send {
     /// Options that can be set in the configuration.
     type Options;
 
-    /// Name in documents, as in "mthca interface".
+    /// Name used in documentation, as in "mthca interface".
     const NAME: &'static str;
 
     /// Guest drivers that support the interface.

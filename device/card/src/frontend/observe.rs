@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// Only the implementation of this trait refers to the observers. Code that reports an event therefore does not depend
-/// on strict mode, which itself depends on that code.
+/// Only implementations of this trait refer to the observers. This avoids a circular dependency, because strict mode
+/// depends on the code that reports the events.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);

@@ -32,7 +32,7 @@ fn after(us: u64) -> Instant {
     T0 + Duration::from_micros(us)
 }
 
-/// Returns the frames that pass at `now` when `frame` is sent.
+/// Sends `frame` at `now` and returns the frames that are passed on at that time.
 fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8>> {
     let mut out = match impairments.apply_rules(now, Direction::Tx, frame, Origin::Own) {
         Verdict::Pass => vec![frame.to_vec()],

@@ -126,7 +126,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // Accept no more connections than can be kept.
+        // One call accepts no more connections than there are slots, so that a flood cannot keep it busy.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,
@@ -190,7 +190,7 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // Another message, which crossed this answer, has already created the link.
+            // A message that crossed this answer has already created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
             // The sender must first prove that it owns the MAC. Until then, an existing link to that MAC stays in
             // place.

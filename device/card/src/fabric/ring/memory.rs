@@ -256,7 +256,7 @@ impl Producer {
         // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // A tail that moves back is also rejected, because it would increase the number of unread bytes.
+        // A tail that moves backwards is also rejected, because it would increase the number of unread bytes.
         if waiting > self.head.wrapping_sub(self.tail) {
             return Err(RingError::Tail(waiting));
         }

@@ -30,7 +30,7 @@ fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
     RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
-/// Has all members handle their events, for enough rounds that every exchange finishes.
+/// Runs the event handlers of all members for enough rounds to complete every exchange.
 fn settle(fabrics: &mut [&mut RingFabric]) {
     for _ in 0..8 {
         fabrics.iter_mut().for_each(|fabric| fabric.handle_ready().unwrap());

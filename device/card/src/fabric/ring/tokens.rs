@@ -15,7 +15,7 @@ const MAX_OF_MEMBER: usize = 4;
 /// Maximum number of unanswered tokens across all members.
 const MAX: usize = 512;
 
-/// A random number that is used only once.
+/// A nonce. It is never 0, which stands for a missing token in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(NonZeroU64);
 

@@ -1,11 +1,11 @@
 //! Agreement between two HCAs on padded frames.
 //!
 //! An HCA that would pad frames to a peer first sends a request. A peer that removes padding from received frames
-//! replies with an acceptance. The acceptance expires, so that a peer that restarts as another program soon receives no
-//! more padded frames. A peer of another kind never replies.
+//! replies with an acceptance; any other peer ignores the request. The acceptance expires, so that padding soon stops
+//! if another program takes over the peer's address.
 //!
-//! A request and its acceptance contain the same random number, so that only programs that receive the peer's datagrams
-//! can accept.
+//! An acceptance repeats the random number of its request, so that only a program that received the request can accept
+//! it.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ const MAX_DOUBLINGS: u32 = 6;
 
 /// EtherType for local experiments (IEEE 802-2014, section 9.2.3).
 const ETHER_TYPE: u16 = 0x88b5;
-/// Identifies the protocol and its version among others with this EtherType.
+/// Identifies this protocol and its version among other protocols with the same EtherType.
 const MAGIC: [u8; 8] = *b"hcad pad";
 
 /// Wire format of a message.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawMessage {
-    /// MAC of the sender. Because a switch does not return a frame to its sender, no switch forwards the message.
+    /// MAC of the sender, so that no switch forwards the message: a switch never sends a frame back to its source port.
     dst: [u8; 6],
     src: [u8; 6],
     ether_type: U16,
@@ -43,7 +43,7 @@ struct RawMessage {
 /// A message about padding between two HCAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Asks whether the receiver accepts padded frames.
+    /// Requests acceptance of padded frames. The acceptance repeats this random number.
     Request(u64),
     /// Accepts padded frames, in reply to the request with this number.
     Accept(u64),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_requests_become_rare() {
+    fn unanswered_requests_back_off() {
         let mut agreement = Agreement::default();
         let mut times = Vec::new();
         for seconds in 0..400 {

@@ -319,7 +319,7 @@ fn write_to_agreeing_peer_takes_one_call() {
     assert_eq!((a.stats().tx_frames, b.stats().rx_frames), (16, 16));
 }
 
-/// QEMU and packet peers ignore requests.
+/// Peers other than HCAs, such as QEMU, ignore requests.
 #[test]
 fn silent_peer_receives_no_padding() {
     let peer = UdpSocket::bind(localhost()).unwrap();
@@ -359,7 +359,7 @@ fn agreement_is_renewed_while_used() {
 }
 
 #[test]
-fn restarted_peer_of_another_kind_gets_no_padding() {
+fn padding_stops_when_other_program_replaces_peer() {
     let [mut a, mut b] = mesh();
     if a.max_run == 1 {
         return;
