@@ -128,7 +128,7 @@ pub struct Hca<F: Frontend> {
     /// Frames that the port looped back during a turn. They are delivered in the next turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
-    /// Recorder or replay of the device's inputs and outputs, if one is active.
+    /// Set while the device's inputs and outputs are recorded or replayed.
     sink: Option<RecordSink>,
     outgoing: Outgoing,
     /// Doorbells that the guest can write without a VM exit, if there are any.

@@ -1,8 +1,8 @@
-//! Session records: the inputs and outputs of a device, for replay without a guest, a VMM or a network.
+//! Session recordings: the inputs and outputs of a device, for replay without a guest, a VMM or a network.
 //!
 //! A device runs on one thread. Each input (an access, a frame, a deadline, the end of an event loop iteration) begins
 //! a *step*. The device's behaviour depends only on its inputs, their times, and the bytes that it reads from guest
-//! memory. A record contains all of these in order. It also contains the device's outputs: writes to guest memory,
+//! memory. A recording contains all of these in order. It also contains the device's outputs: writes to guest memory,
 //! interrupts, frames and register values. The guest may change its memory at any time, so bytes are recorded each time
 //! they are read.
 //!
@@ -15,11 +15,11 @@
 //!   during replay
 //!
 //! # File
-//! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the
-//! length of its contents (4 bytes), the XXH3-64 of the contents (8 bytes), and the contents. Numbers are
-//! little-endian. The first chunk contains the header, a JSON object. All other chunks contain complete
-//! entries. Entries refer to earlier entries, so a record must be read from its beginning. If the writer was
-//! killed, the record ends with the last complete chunk. The header's `format` must be [`FORMAT`].
+//! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the length of its
+//! contents (4 bytes), the XXH3-64 of the contents (8 bytes), and the contents. Numbers are little-endian. The first
+//! chunk contains the header, a JSON object. All other chunks contain complete entries. Entries refer to earlier
+//! entries, so a recording must be read from its beginning. If the writer was killed, the recording ends with the last
+//! complete chunk. The header's `format` must be [`FORMAT`].
 
 mod chunk;
 mod codec;

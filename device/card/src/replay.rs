@@ -1,7 +1,8 @@
-//! Replays a recorded session without a guest, a VMM or a network, and compares the device's outputs with the record.
+//! Replays a recorded session without a guest, a VMM or a network, and compares the device's outputs with the
+//! recording.
 //!
-//! A replay runs a complete device, which is created from the record's header. The record replaces only the device's
-//! memory, client and fabric. A panic is a valid result, because a replay is often used to reproduce one.
+//! A replay runs a complete device, created from the header of the recording. Only the device's memory, client and
+//! fabric are replaced with recorded data. A panic is a valid result, because a replay is often used to reproduce one.
 
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]
@@ -35,7 +36,7 @@ pub struct Report {
     pub rest: Vec<String>,
 }
 
-/// Whether the outputs match the record.
+/// Whether the outputs match the recording.
 #[derive(Debug)]
 pub enum Outcome {
     Same(Finish),
@@ -73,7 +74,7 @@ pub struct Step<'a> {
     pub before: Vec<String>,
 }
 
-/// Replays a record step by step on a device in its power-on state. `observe` is called before each step.
+/// Replays a recording step by step on a device in its power-on state. `observe` is called before each step.
 pub fn play<F: Frontend>(
     hca: &mut Hca<F>,
     source: ReplaySource,
@@ -111,7 +112,7 @@ pub fn play<F: Frontend>(
     let mut source = source();
     let (counts, rest) = before_stop.unwrap_or_else(|| (source.counts(), source.take_log()));
     let outcome = match (ran, stopped, source.take_stop()) {
-        // After a difference, all further behaviour is meaningless, even a panic.
+        // After the first difference, further behaviour is meaningless, even a panic.
         (_, _, Some(Err(difference))) => Outcome::Differs(difference),
         (Err(payload), _, _) => {
             Outcome::Panicked { step: counts.steps, message: panic_message(payload.as_ref()) }
@@ -172,7 +173,7 @@ fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Opt
 }
 
 /// Creates an eventfd that is never read. Without an eventfd, the vector would become pending, and the replay would
-/// differ from the record.
+/// differ from the recording.
 fn unread_eventfd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
 }

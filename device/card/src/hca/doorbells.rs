@@ -1,9 +1,9 @@
 //! Doorbells that a guest writes without a VM exit, to pages that its VMM has mapped.
 //!
-//! Such a write does not notify the device, so the device polls for it in every turn. Between turns, it polls
-//! at intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the
-//! client had written it, so records and traces show it like any other store. The front-end must tolerate
-//! stores that were overwritten between two polls; see [`Frontend::map_doorbells`].
+//! Such a write does not notify the device, so the device polls for it in every turn. Between turns, it polls at
+//! intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the client had
+//! written it, so recordings and traces show it like any other store. The front-end must tolerate stores that were
+//! overwritten between two polls; see [`Frontend::map_doorbells`].
 
 use std::time::Duration;
 

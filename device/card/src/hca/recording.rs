@@ -1,4 +1,4 @@
-//! Records a device's inputs and outputs or, in a replay, compares them with a record.
+//! Records a device's inputs and outputs or, in a replay, compares its outputs with a recording.
 
 use crate::fabric::TxBatch;
 use crate::frontend::Frontend;
@@ -11,12 +11,12 @@ use super::{Hca, WorkLeft};
 pub(super) struct Outgoing {
     /// Number of frames, counted from the front of the batch, that have been recorded.
     recorded: usize,
-    /// Length of the batch when the fabric was given access to it. The fabric removes the frames that it sends.
+    /// Length of the batch when it was passed to the fabric. The fabric removes the frames that it sends.
     shared: Option<usize>,
 }
 
 impl Outgoing {
-    /// Stores the current length of the batch. To be called before the fabric is given access to the batch.
+    /// Stores the current length of the batch. Call this before passing the batch to the fabric.
     pub(super) fn note_len(&mut self, batch: &TxBatch) {
         self.shared.get_or_insert(batch.len());
     }
@@ -28,8 +28,8 @@ impl Outgoing {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Starts recording all inputs and outputs or, in a replay, comparing the outputs with a record. May only be called
-    /// on a device in its power-on state, because a record does not contain the device's configuration.
+    /// Starts recording all inputs and outputs or, in a replay, comparing the outputs with a recording. May only be
+    /// called on a device in its power-on state, because a recording does not contain the device's initial state.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

@@ -1,4 +1,4 @@
-//! Chunks of a record file: length and digest, followed by the contents.
+//! Chunks of a recording: length and digest, followed by the contents.
 
 use std::io::{self, Read, Write};
 
@@ -34,7 +34,7 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
     to.write_all(contents)
 }
 
-/// Reads the next chunk into `contents`, replacing the old contents. Allocates no more than the file contains.
+/// Reads the next chunk into `contents`, replacing the old contents. Allocates no more memory than the file could fill.
 pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<ChunkRead> {
     contents.clear();
     let mut head = Vec::new();

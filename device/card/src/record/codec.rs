@@ -64,7 +64,7 @@ mod tag {
     pub(super) const OVERRUN: u8 = 0x73;
 }
 
-/// Form in which a record stores data for comparison.
+/// Whether the data of an output is stored in full or as a digest.
 mod form {
     pub(super) const BYTES: u8 = 0;
     pub(super) const DIGEST: u8 = 1;

@@ -1,7 +1,7 @@
-//! A cache that avoids storing repeated data in a record. Data is often repeated: programs send from the same
+//! A cache that avoids storing repeated data in a recording. Data is often repeated: programs send from the same
 //! buffers, devices read contexts and rings again and again, and peers retransmit lost packets.
 //!
-//! The writer and the reader of a record each have a cache, and both update their caches in the same order.
+//! The writer and the reader of a recording each have a cache, and both update their caches in the same order.
 
 use twox_hash::XxHash3_64;
 

@@ -1,4 +1,4 @@
-//! Entries of a record.
+//! Entries of a recording.
 
 use std::borrow::Cow;
 
@@ -159,7 +159,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Why a record ended.
+/// Why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The daemon stopped, or recording was ended on request.

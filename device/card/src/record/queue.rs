@@ -1,7 +1,7 @@
 //! The queue through which a device's thread passes entries to the thread that writes the file.
 //!
 //! The device appends entries without waiting for the file. It waits only for the lock, which the writer holds while it
-//! takes the chunks. If the file is too slow, the queue fills up and the record ends.
+//! takes the chunks. If the file is too slow, the queue fills up and the recording ends.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -47,7 +47,7 @@ struct State {
     /// Whether the writer is sleeping until entries arrive.
     idle: bool,
     phase: Phase,
-    /// Why the record ended without being closed.
+    /// Why the recording ended without being closed.
     failure: Option<String>,
 }
 
@@ -83,8 +83,8 @@ impl Queue {
         Self { state: Mutex::new(state), wake: Condvar::new(), ended: Condvar::new() }
     }
 
-    /// Appends an entry. `now` is the device's clock in nanoseconds if the entry begins a step. Returns false
-    /// if the entry does not fit, which ends the record.
+    /// Appends an entry. `now` is the device's clock in nanoseconds if the entry begins a step. Returns false if the
+    /// entry does not fit, which ends the recording.
     pub(super) fn append(&self, now: Option<u64>, entry: &Entry<'_>) -> bool {
         let mut state = self.lock();
         if state.phase != Phase::Open {
@@ -158,13 +158,13 @@ impl Queue {
         self.lock().phase == Phase::Open
     }
 
-    /// Returns why the record ended without being closed, if it did.
+    /// Returns why the recording ended without being closed, if it did.
     pub(super) fn failure(&self) -> Option<String> {
         self.lock().failure.clone()
     }
 
-    /// Ends the record. Called by the writer when it stops. `failure` is the writer's error, if any. Later entries are
-    /// discarded.
+    /// Ends the recording. Called by the writer when it stops. `failure` is the writer's error, if any. Later entries
+    /// are discarded.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {

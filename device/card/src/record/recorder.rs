@@ -1,4 +1,4 @@
-//! Writes session records to a file.
+//! Writes session recordings to a file.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -17,14 +17,14 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// Maximum time that a stopping device waits for its record to be written, so that a slow disk does not delay the
+/// Maximum time that a stopping device waits for its recording to be written, so that a slow disk does not delay the
 /// daemon.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
 
-/// A record being written. The record ends when this value is dropped.
+/// A recording in progress. It ends when this value is dropped.
 pub struct Recorder {
     sink: RecordSink,
     queue: Arc<Queue>,
@@ -32,7 +32,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Creates or replaces the file at `path`. The record ends before the file exceeds `max_len` bytes.
+    /// Creates or replaces the file at `path`. The recording ends before the file exceeds `max_len` bytes.
     ///
     /// # Errors
     /// Fails if the file cannot be created or written, or if the writer thread cannot be started.
@@ -40,7 +40,7 @@ impl Recorder {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
 
-    /// Writes the record to `out`. Log messages refer to `out` as `path`.
+    /// Writes the recording to `out`. Log messages refer to `out` as `path`.
     ///
     /// # Errors
     /// Fails if the header cannot be written, or if the writer thread cannot be started.
@@ -90,12 +90,12 @@ impl Recorder {
         Self::to(Box::new(file::create_new(path)?), path, header, max_len)
     }
 
-    /// Returns the path of the file, unless the record has ended.
+    /// Returns the path of the file, unless the recording has ended.
     pub fn path(&self) -> Option<&Path> {
         self.queue.is_open().then_some(&*self.path)
     }
 
-    /// Ends the record. Returns the path of the file. If the record had already ended, also returns the reason.
+    /// Ends the recording. Returns the path of the file. If the recording had already ended, also returns the reason.
     pub fn finish(self) -> (PathBuf, Option<String>) {
         let (path, queue) = (self.path.clone(), self.queue.clone());
         drop(self);

@@ -1,5 +1,6 @@
-//! The device's side of a record. Each part of a device reports its inputs and outputs here. A recording writes them to
-//! the record, and a replay compares the outputs with the record.
+//! The interface through which a device is recorded or replayed. Each part of a device reports its inputs and outputs
+//! here. While recording, they are written to the file. During a replay, the outputs are compared with the recorded
+//! ones.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,9 +10,9 @@ use super::queue::Queue;
 use super::replay_source::ReplaySource;
 use crate::log_line;
 
-/// The device's side of a recording or a replay. Clones share the same record.
+/// A device's interface to its recorder or its replay. All clones report to the same one.
 ///
-/// Recording stops if the record cannot be written. A replay stores the first difference in its [`ReplaySource`].
+/// Recording stops if the file cannot be written. A replay stores the first difference in its [`ReplaySource`].
 #[derive(Clone)]
 pub struct RecordSink(Side);
 
@@ -59,8 +60,8 @@ impl RecordSink {
         self.record(&Entry::UnmapAll);
     }
 
-    /// Reads guest memory into `out`. In a recording, `perform` reads the memory. In a replay, the bytes come
-    /// from the record.
+    /// Reads guest memory into `out`. In a recording, `perform` reads the memory. In a replay, the bytes come from the
+    /// file.
     ///
     /// # Errors
     /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
@@ -86,8 +87,8 @@ impl RecordSink {
         }
     }
 
-    /// Appends `len` bytes of guest memory to `out`. In a recording, `perform` reads the memory. In a replay,
-    /// the bytes come from the record.
+    /// Appends `len` bytes of guest memory to `out`. In a recording, `perform` reads the memory. In a replay, the bytes
+    /// come from the file.
     ///
     /// # Errors
     /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
@@ -114,8 +115,8 @@ impl RecordSink {
         }
     }
 
-    /// In a recording, writes `data` to guest memory with `perform`. In a replay, compares `data` with the
-    /// record.
+    /// In a recording, writes `data` to guest memory with `perform`. In a replay, compares `data` with the recorded
+    /// data.
     ///
     /// # Errors
     /// Returns the error from `perform`, or `refusal` if the recorded access was denied.
@@ -144,7 +145,7 @@ impl RecordSink {
     }
 
     /// Executes a compare-and-swap and returns the old value. In a recording, `perform` executes the operation. In a
-    /// replay, the old value comes from the record.
+    /// replay, the old value comes from the file.
     ///
     /// # Errors
     /// Returns the error from `perform`, or `refusal` if the recorded access was denied.

@@ -45,7 +45,7 @@ fn record_of(steps: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Replays a record. Returns the number of steps replayed, and how the replay ended.
+/// Replays a recording. Returns the number of steps replayed, and how the replay ended.
 fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let source = std::sync::Arc::new(std::sync::Mutex::new(ReplaySource::new(reader(record).unwrap())));
     let sink = RecordSink::playing(source.clone());
@@ -139,7 +139,7 @@ fn recording_has_header_and_end_entry() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the record contains only the chunks written before that.
+/// If the daemon is killed, the recording contains only the chunks written before that.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -273,7 +273,7 @@ fn write_error_stops_recording_without_panic() {
     (1..10_000).for_each(|number| step(recorder.sink(), number));
 }
 
-/// If the device panics, the record must still be complete, so that the panic can be replayed.
+/// If the device panics, the recording must still be complete, so that the panic can be replayed.
 #[test]
 fn device_panic_ends_record_as_failed() {
     let file = Written::default();
@@ -293,7 +293,7 @@ fn device_panic_ends_record_as_failed() {
     assert!(matches!(source.take_stop(), Some(Ok(Finish::Ended(Ending::Failed)))));
 }
 
-/// Data that is read or received again takes up only a few bytes in the record.
+/// Data that is read or received again takes up only a few bytes in the recording.
 #[test]
 fn repeated_data_is_written_once() {
     let (mut cache, mut lens) = (DedupCache::default(), Vec::new());

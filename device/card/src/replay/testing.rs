@@ -14,7 +14,7 @@ use crate::replay::{Next, Outcome, Report, play};
 use crate::telemetry::testing::Written;
 
 thread_local! {
-    /// Records, one for each guest that this thread has created since the session began.
+    /// The recordings of the guests that this thread has created since the session began.
     static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
 }
 
@@ -28,7 +28,7 @@ pub fn record() -> Option<Recorder> {
     })
 }
 
-/// Runs drivers and returns the records of their devices, in order of creation.
+/// Runs drivers and returns the recordings of their devices, in order of creation.
 pub fn recorded(drivers: impl FnOnce()) -> Vec<Vec<u8>> {
     RECORDS.set(Some(Vec::new()));
     drivers();
@@ -40,7 +40,7 @@ pub fn replayed<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Report {
     play(hca, ReplaySource::new(reader), |_| Next::Go)
 }
 
-/// Asserts that the replay shows no differences and that the record ends because the recorder was closed.
+/// Asserts that the replay shows no differences and that the recording was closed normally.
 #[track_caller]
 pub fn assert_same<F: Frontend>(hca: &mut Hca<F>, record: &[u8]) -> Counts {
     let report = replayed(hca, record);

@@ -20,7 +20,7 @@ fn powered_on() -> Hca<Stub> {
 }
 
 /// Records a session in which a client sets up the device, rings doorbells, receives interrupts, temporarily disables
-/// bus mastering and resets the device. `more` adds inputs before the reset. Returns the record.
+/// bus mastering and resets the device. `more` adds inputs before the reset. Returns the recording.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     session_with(&Header::new("hca1", Map::new()), more)
 }
