@@ -21,8 +21,9 @@ pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread drops all its
-/// capabilities before this function returns, because the seccomp filter that is installed later would block the drop.
+/// Starts a thread that needs no capabilities, because it only writes to open descriptors. If the sandbox is enabled,
+/// the thread drops its capabilities before this function returns. The seccomp filter that is installed later would
+/// block the drop.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.
@@ -41,7 +42,7 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
         // Errors are ignored. Dropping capabilities requires no privilege, so it fails only on a kernel without
-        // capability support, which has none to drop.
+        // capability support, where there is nothing to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }

@@ -363,8 +363,8 @@ impl<F: Frontend> Hca<F> {
         self.port.addresses().own.mac
     }
 
-    /// Reserves, for another host, the addresses derived from its MAC. Has no effect if the address table contains the
-    /// MAC.
+    /// Reserves the addresses derived from another host's MAC for that host. Has no effect if the address table
+    /// contains the MAC.
     pub fn add_static_neighbour(&mut self, mac: MacAddr) {
         self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {

@@ -9,9 +9,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A token bucket that fills at a steady rate. It holds a tenth of a second's worth of tokens, but at least one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Tokens per second. The same number of billionths of a token is added per nanosecond.
+    /// Tokens per second. This is also the number of billionths of a token added per nanosecond.
     rate: u64,
-    /// Fill level in billionths of a token, so that no fraction is lost at any rate.
+    /// Fill level in billionths of a token, so that refills are exact at any rate.
     level: u64,
     full: u64,
     at: Instant,

@@ -2,8 +2,7 @@
 //!
 //! A network is a directory in which each HCA listens on a socket named after its MAC, so no two HCAs can have the same
 //! MAC. Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between
-//! two members stays open. Either member sends a byte to wake the other from sleep, and closes the connection to end
-//! the link.
+//! two members stays open. Either member can send a byte to wake the other, or close the connection to end the link.
 //!
 //! An eventfd would wake a member a little faster, but the two members would share its file status flags. A peer could
 //! then fill the eventfd, make it blocking, and stall the other member's writes. A non-blocking send on a member's own
@@ -43,7 +42,7 @@ use crate::limited;
 use crate::log_line;
 use crate::vfio::server::Listener;
 
-/// Maximum number of linked members. Each member uses the memory of two rings, and is polled before every sleep.
+/// Maximum number of linked members. Each link uses the memory of two rings, and is polled before every sleep.
 const MAX_LINKS: usize = 64;
 
 /// Maximum number of connections that have not sent a hello message yet. At the limit, a new connection replaces the

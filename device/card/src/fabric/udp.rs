@@ -169,7 +169,7 @@ impl UdpFabric {
         }
     }
 
-    /// Counts the frames of a run, and logs an error.
+    /// Counts the frames of a run, or logs the error if the send failed.
     fn handle_result(
         &mut self,
         peer: usize,

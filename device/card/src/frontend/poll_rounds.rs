@@ -61,7 +61,8 @@ impl<S: Copy + Ord> PollRounds<S> {
         self.slots.keys().copied()
     }
 
-    /// Starts a round over all queues of a slot, unless the only queue is `seen`, which has just been polled.
+    /// Starts a round over all queues of a slot. Skips the round if the slot's only queue is `seen`, which has just
+    /// been polled.
     pub fn begin(&mut self, slot: S, seen: Option<u32>) {
         let Some(queues) = self.slots.get_mut(&slot) else { return };
         if queues.round {
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_of_two_slots_take_turns() {
+    fn rounds_of_two_slots_alternate() {
         let mut queues = queues([1, 2]);
         queues.add('b', 7);
         queues.begin(SLOT, None);

@@ -16,7 +16,7 @@ use crate::telemetry::monitor::Monitor;
 
 /// Maximum number of rows in a [`Page`].
 ///
-/// The number is limited because the device's own thread copies the rows between two turns of its event loop.
+/// The number is limited because the device thread copies the rows between two turns of its event loop.
 pub const PAGE_ROWS: usize = 256;
 
 /// Description of a table.
@@ -59,7 +59,7 @@ impl<F> Table<F> {
     }
 }
 
-/// Where a page starts, and the data from outside the front-end that its rows need.
+/// Start of a page, and the state outside the front-end that its rows show.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
     /// The engine, which holds the dynamic state of QPs.

@@ -1,4 +1,4 @@
-//! A guest for unit tests, without QEMU: its memory is a memfd, and the test accesses registers as a driver does.
+//! A simulated guest for unit tests. Its memory is a memfd, and the test accesses registers as a driver does.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs::File;
@@ -39,7 +39,7 @@ pub const DEFAULT: Identity = Identity {
     ..Identity::from_lid(Lid::new(0x901))
 };
 
-/// Returns the addresses of a device with LID 1, and of both peers.
+/// Returns the addresses of a device with LID 1 and its two peers, [`OTHER`] and [`DEFAULT`].
 pub fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: vec![OTHER], default_peer: Some(DEFAULT) }
 }
@@ -165,7 +165,7 @@ impl<F: Frontend> Guest<F> {
         self.wire();
     }
 
-    /// Passes the eventfds to the device. A VMM passes them again after it has removed all of them.
+    /// Passes the eventfds to the device. Call this again after they have been removed, as a VMM does.
     pub fn wire(&mut self) {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));

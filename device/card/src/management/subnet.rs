@@ -190,7 +190,7 @@ impl Subnet {
         lid != self.own && (1..super::SM_LID.get()).contains(&lid.get())
     }
 
-    /// Returns a request to one HCA, or `None` if the same request is still open or too many requests are open.
+    /// Returns a request to one HCA, or `None` if the same request or too many requests are outstanding.
     fn request(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<Datagram> {
         let tid = self.requests.open(now, lid, attribute)?;
         Some(self.build_request(lid, attribute, tid))

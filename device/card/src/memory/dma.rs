@@ -192,8 +192,8 @@ impl GuestMemory {
         }
     }
 
-    /// Blocks or permits all accesses. While accesses are blocked, all of them fail, as they do for a function that is
-    /// not enabled as a bus master. The map is kept.
+    /// Blocks or allows all accesses. Blocked accesses fail, as they do for a function without bus mastering. The map
+    /// is kept.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
     }

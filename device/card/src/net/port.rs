@@ -267,7 +267,7 @@ impl Port {
     /// be passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
-        // The result is returned as it is, because unwrapping and wrapping it again would copy it.
+        // The result is returned unchanged, because unwrapping and rewrapping it would copy it.
         let roce = RoceFrame::parse_in_flow(flow, frame, icrc);
         self.stats.roce += u64::from(roce.is_some());
         roce

@@ -1,4 +1,4 @@
-//! The RDMA half of a NIC: which RoCE packets go to the engine instead of the guest's kernel.
+//! The RDMA half of a NIC. It selects the RoCE packets that go to the engine instead of the guest's kernel.
 
 use std::net::IpAddr;
 

@@ -56,7 +56,7 @@ fn is_ready(fabric: &RingFabric) -> bool {
     poll(&mut [PollFd::new(&fabric.as_fd(), PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A hand-written member that follows the protocol only as far as the tests require.
+/// A fake member that implements only the parts of the protocol that the tests need.
 struct Stranger {
     own: Identity,
     folder: PathBuf,

@@ -305,7 +305,7 @@ fn pass(fabric: &mut UdpFabric, seconds: u64) {
 }
 
 #[test]
-fn write_to_agreeing_peer_takes_one_call() {
+fn padded_writes_take_one_system_call() {
     let [mut a, mut b] = mesh();
     if a.max_run == 1 {
         return;
@@ -344,7 +344,7 @@ fn silent_peer_receives_no_padding() {
 }
 
 #[test]
-fn agreement_is_renewed_while_used() {
+fn agreement_is_renewed_while_in_use() {
     let [mut a, mut b] = mesh();
     if a.max_run == 1 {
         return;

@@ -511,9 +511,9 @@ fn nics_exchange_frames_over_every_fabric() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // The destinations are the other device, an unknown MAC and all members. Some frames come from a guest behind
-        // the NIC. There are runs of frames of equal length, one frame as long as a double-tagged jumbo frame, and more
-        // frames than fit into one turn.
+        // The frames go to the other device, an unknown MAC and all members. Some come from a guest behind the NIC.
+        // They include runs of frames of equal length, a frame as long as a double-tagged jumbo frame, and more frames
+        // than fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

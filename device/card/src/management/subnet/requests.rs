@@ -9,7 +9,8 @@ use protocol::mad::smp::attribute;
 
 use super::{MAX_MISSED_SWEEPS, MAX_NODES};
 
-/// Maximum number of open requests to individual HCAs: three per HCA, for NodeInfo, NodeDescription and PortInfo.
+/// Maximum number of outstanding requests to individual HCAs: three per HCA, for NodeInfo, NodeDescription and
+/// PortInfo.
 const MAX_REQUESTS: usize = 3 * MAX_NODES;
 
 /// Time to wait for a response, during which the request is not repeated. A guest on an emulated CPU may take
@@ -28,7 +29,7 @@ pub(super) struct OpenRequests {
     last_tid: u32,
     /// The most recent sweeps, newest last.
     sweeps: VecDeque<Sweep>,
-    /// Open requests by LID and attribute: transaction ID and start time.
+    /// Outstanding requests by LID and attribute: transaction ID and start time.
     pending: BTreeMap<(Lid, u16), (u32, Instant)>,
     last_pruned: Instant,
 }
@@ -44,8 +45,8 @@ impl OpenRequests {
         tid
     }
 
-    /// Registers a request to one HCA. Returns the lower half of its transaction ID, or `None` if the request
-    /// is already open or the table is full.
+    /// Registers a request to one HCA. Returns the lower half of its transaction ID, or `None` if the request is
+    /// already outstanding or the table is full.
     pub(super) fn open(&mut self, now: Instant, lid: Lid, attribute: u16) -> Option<u32> {
         let is_pending = |at: Instant| now.saturating_since(at) < ANSWER_TIME;
         if self.pending.get(&(lid, attribute)).is_some_and(|(_, at)| is_pending(*at)) {
@@ -63,7 +64,7 @@ impl OpenRequests {
         Some(tid)
     }
 
-    /// Returns whether a response matches an open request. Each response is accepted only once.
+    /// Returns whether a response matches an outstanding request. Each response is accepted only once.
     pub(super) fn take(&mut self, from: Lid, attribute: u16, tid: u32) -> bool {
         if self.pending.get(&(from, attribute)).is_some_and(|(open_tid, _)| *open_tid == tid) {
             self.pending.remove(&(from, attribute));

@@ -31,7 +31,7 @@ pub(super) struct Tables {
     limits: Limits,
 }
 
-/// A cached accessible window.
+/// A cached window. Only accessible windows are cached.
 #[derive(Clone, Copy, Debug)]
 struct CachedWindow {
     first: u64,
@@ -133,11 +133,11 @@ impl Tables {
         })
     }
 
-    /// Adds a range of whole pages. `backing` is a file and the file offset of the first page. Without a
-    /// file, the pages are inaccessible.
+    /// Adds a range of whole pages. `backing` is a file and the file offset of the first page. Without a file, the
+    /// pages are inaccessible.
     ///
     /// # Errors
-    /// Fails with a [`MapError`], in which case nothing has changed.
+    /// Fails with a [`MapError`]. On error, nothing has changed.
     pub(super) fn add(
         &mut self,
         first: u64,
@@ -164,7 +164,7 @@ impl Tables {
     /// Removes whole pages.
     ///
     /// # Errors
-    /// Fails with [`MapError::TooManyRanges`] if splitting a window would exceed the limit, in which case nothing has
+    /// Fails with [`MapError::TooManyRanges`] if splitting a window would exceed the limit. On error, nothing has
     /// changed.
     pub(super) fn remove(&mut self, first: u64, last: u64) -> Result<(), MapError> {
         // Only removing the middle of a window increases the number of windows.

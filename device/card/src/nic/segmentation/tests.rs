@@ -7,7 +7,7 @@ use crate::nic::receive::{ChecksumStatus, Checksums, verify};
 
 const ETHERNET_LEN: usize = 14;
 
-/// Headers whose lengths and checksums are zero. Segmentation must set them.
+/// Headers with zero lengths and checksums, which segmentation must fill in.
 #[derive(Clone, Copy, Debug)]
 struct Headers {
     v6: bool,
