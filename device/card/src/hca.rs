@@ -73,8 +73,8 @@ use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
 
-/// Maximum number of events reported to the front-end at a time, so that flushing many queues does not delay an access
-/// for long.
+/// Maximum number of events reported to the front-end at a time. Without this limit, flushing many queues would delay
+/// accesses.
 const EVENTS_PER_TURN: usize = 4096;
 
 /// Work that remains after a turn and needs no further input.
@@ -503,7 +503,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports the engine's events to the front-end. Called after every input, so that no access finds
+    /// Reports the engine's events to the front-end. Called after every input so that no access finds
     /// pending events from an earlier input. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {

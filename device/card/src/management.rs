@@ -3,7 +3,7 @@
 //! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
 //! For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached, the subnet manager,
 //! and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for another. All HCAs follow the
-//! rules below, so that an HCA can derive many attributes of other HCAs instead of querying them:
+//! rules below so that an HCA can derive many attributes of other HCAs instead of querying them:
 //!
 //! - **Addresses.** The LID of an HCA is its `id` in the configuration. Its node GUID and its port GUID are both the
 //!   modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID, through the
@@ -406,7 +406,8 @@ impl Management {
                 next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Handler::Guest => return Admitted::Unchanged,
-            // The response must return along the same path, so the source is the other end of the link.
+            // The response must return along the directed route, so the guest sees the other end of the link as the
+            // source.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
             Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),

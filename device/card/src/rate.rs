@@ -11,7 +11,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct Bucket {
     /// Tokens per second. This is also the number of billionths of a token added per nanosecond.
     rate: u64,
-    /// Fill level in billionths of a token, so that refills are exact at any rate.
+    /// Fill level in billionths of a token, which makes refills exact at any rate.
     level: u64,
     full: u64,
     at: Instant,

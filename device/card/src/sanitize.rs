@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Escapes control characters, so that the text stays on one line.
+/// Escapes control characters so that the text stays on one line.
 pub fn text(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, char| {
         match char.is_control() {

@@ -1,6 +1,6 @@
 //! Memory shared with another process through a memfd.
 //!
-//! The length of the memfd is sealed, so that no recipient can truncate it and cause a SIGBUS here. The memory is not
+//! The length of the memfd is sealed so that no recipient can truncate it and cause a SIGBUS here. The memory is not
 //! executable. Its contents may change at any time.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use vm_memory::{FileOffset, MmapRegion};
 
-/// Seals that fix the length of a file, so that an untrusted process cannot truncate it.
+/// Seals that fix the length of a file so that an untrusted process cannot truncate it.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Creates a file of `len` zero bytes. Memory is allocated only for pages that are touched. `name` is the file's name

@@ -73,7 +73,7 @@ impl TxBatch {
     }
 
     /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
-    /// requester's location drops the reply instead of flooding it, so that one peer's requests do not burden other
+    /// requester's location drops the reply instead of flooding it so that one peer's requests do not burden other
     /// members.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);

@@ -82,7 +82,7 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Each rule has its own log limit, so that one rule cannot suppress another's log lines.
+    /// Each rule has its own log limit so that one rule cannot suppress another's log lines.
     site: Site,
 }
 
@@ -114,7 +114,7 @@ impl Impairments {
         self.numbered = self.numbered.wrapping_add(1);
         let id = self.numbered;
         let mut rng = ChaCha8Rng::seed_from_u64(rule.seed());
-        // Each action and direction has its own random stream, so that rules with the same seed do not all
+        // Each action and direction has its own random stream so that rules with the same seed do not all
         // select the same frames.
         rng.set_stream(rule.stream());
         self.rules.push(ActiveRule { id, rule, matched: 0, hits: 0, rng, site: Site::new() });

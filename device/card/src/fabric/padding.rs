@@ -1,4 +1,4 @@
-//! Pads RoCE frames to equal lengths, so that one segmented send can carry them.
+//! Pads RoCE frames to equal lengths so that one segmented send can carry them.
 //!
 //! The bytes of an Ethernet frame after the IP packet are padding, which the receiver ignores (RFC 894 and RFC 1122,
 //! section 2.3.3). The IP header gives the length of the packet.

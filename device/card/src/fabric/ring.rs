@@ -59,7 +59,7 @@ const MAX_FRAMES: usize = 512;
 const MACS_SHOWN: usize = 16;
 
 /// How long the ring of the only other member may stay full before frames to that member are dropped. With more
-/// members, frames to a full ring are dropped immediately, so that a slow member does not delay the others.
+/// members, frames to a full ring are dropped immediately so that a slow member does not delay the others.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Interval at which the directory is scanned while frames are sent to unknown MACs.
@@ -95,7 +95,7 @@ pub struct RingFabric {
     ips: IpOwners,
     /// The last source that was admitted, its owner, and the time of the check.
     last: Option<(Source, Owner, engine::Instant)>,
-    /// Incremented by each receive call, so that each call starts with a different link.
+    /// Incremented by each receive call so that each call starts with a different link.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,

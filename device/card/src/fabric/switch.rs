@@ -105,7 +105,7 @@ pub struct Switch {
     by_addr: HashMap<SocketAddr, usize>,
     macs: MacTable<Owner>,
     /// MACs of the peers that the configuration specifies by name. They stay reserved while such a peer has no
-    /// address, so that no other peer can use them.
+    /// address so that no other peer can use them.
     reserved: BTreeSet<MacAddr>,
     /// Number of reserved MACs whose peer has no address.
     absent: usize,
@@ -207,8 +207,7 @@ impl Switch {
             found.is_some_and(|found| found.peer == peer.config && peer.name.as_ref() == Some(&found.name))
         };
         let gone = self.peers.iter().filter(|peer| peer.name.is_some() && !is_same(peer));
-        // Remove the old peers first. This frees their MACs, because a peer that moves to another address keeps its
-        // MAC.
+        // Remove the old peers first so that a peer that has moved to another address can keep its MAC.
         for addr in gone.map(|peer| peer.config.addr).collect::<Vec<_>>() {
             let _ = self.take(addr);
         }

@@ -233,8 +233,8 @@ impl UdpFabric {
 
     fn handle_message(&mut self, now: engine::Instant, peer: usize, message: Message) {
         match message {
-            // No state is needed, because the padding of all received frames is removed. A lost acceptance is requested
-            // again.
+            // The receiver keeps no state, because it removes the padding of every received frame. If the acceptance is
+            // lost, the peer sends another request.
             Message::Request(number) => {
                 let _ = self.send_message(peer, Message::Accept(number));
             }
@@ -419,8 +419,7 @@ fn address(frame: &[u8], at: usize) -> MacAddr {
     frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
 
-/// Returns whether an error means that the kernel rejected a run of frames, so that the frames must be sent
-/// one by one.
+/// Returns whether an error means that the kernel rejected a run of frames, which must then be sent one by one.
 fn refuses_runs(error: &io::Error) -> bool {
     use rustix::io::Errno;
     matches!(

@@ -1,7 +1,7 @@
 //! Observers of a front-end: counters, strict mode and trace. None of them affects the device.
 //!
-//! A front-end reports each decision as one event, which borrows the objects involved. An event is cheap to build, and
-//! disabled observers do no work for it.
+//! A front-end reports each decision as one event, which borrows the objects involved. Building an event is cheap, and
+//! disabled observers ignore it.
 
 use super::strict::Findings;
 use crate::telemetry::monitor::Monitor;

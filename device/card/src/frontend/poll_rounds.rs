@@ -107,7 +107,7 @@ impl<S: Copy + Ord> PollRounds<S> {
         None
     }
 
-    /// Rotates the active rounds, so that the next turn starts with a different slot.
+    /// Rotates the active rounds so that the next turn starts with a different slot.
     pub fn rotate(&mut self) {
         if self.active.len() > 1 {
             self.active.rotate_left(1);

@@ -95,7 +95,7 @@ pub struct Guest<F: Frontend> {
     pub now: Instant,
     /// Eventfds, indexed by MSI-X vector.
     vectors: Vec<OwnedFd>,
-    /// A BAR that is partly mapped into the guest, so that stores to the mapped part do not trap.
+    /// A BAR that is partly mapped into the guest so that stores to the mapped part do not trap.
     pages: Option<(BarRange, MmapRegion)>,
     /// Keeps the recording of the session open.
     _record: Option<Recorder>,

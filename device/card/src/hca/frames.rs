@@ -16,13 +16,13 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. The frames sent in
-/// one turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if a NIC sends jumbo
-/// frames. Shared-memory fabrics also limit the bytes per turn.
+/// Maximum number of frames sent in one turn. Arrivals and accesses are handled between turns. The frames sent in one
+/// turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if a NIC sends jumbo frames.
+/// Shared-memory fabrics also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number
-/// of frames in a QP's turn, so that a QP's frames of equal length can be sent with one system call.
+/// of frames in a QP's turn so that a QP's frames of equal length can be sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The part of a device that builds frames. A device without a NIC has only the engine.
@@ -101,7 +101,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric. Recording and replay both use the shared-memory limit, so that their turns are the
+        // A replay has no fabric. Recording and replay both use the shared-memory limit so that their turns are the
         // same.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN

@@ -282,7 +282,7 @@ fn flapping_link_does_not_fill_log() {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // Log lines are rate-limited per thread. Use a new thread, because each device has its own.
+    // Log lines are rate-limited per thread. Use a new thread, as every device does.
     let thread = std::thread::spawn(move || {
         tracing::subscriber::with_default(subscriber, || {
             let mut hca = powered_on();

@@ -20,7 +20,7 @@ use super::{Datagram, PERMISSIVE_LID, QP0};
 const SWITCH_PORTS: u16 = 254;
 
 /// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. At the limit, a new HCA
-/// replaces a known one, so that no HCA is locked out.
+/// replaces a known one so that no HCA is locked out.
 const MAX_NODES: usize = 1024;
 
 /// Minimum time between sweeps.
@@ -139,7 +139,7 @@ impl Subnet {
     }
 
     /// Handles a response to one of this module's requests, and returns the next request. A response is accepted only
-    /// once, and only from the HCA that was queried. It triggers at most one request, so that no peer can make this HCA
+    /// once, and only from the HCA that was queried. It triggers at most one request so that no peer can make this HCA
     /// send more than the peer itself sends.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);

@@ -86,7 +86,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Limits on the table: 2^20 entries, in at most 2^14 groups of 64 consecutive indices, so that even scattered keys
+    /// Limits on the table: 2^20 entries, in at most 2^14 groups of 64 consecutive indices. Even scattered keys then
     /// use at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 

@@ -168,7 +168,7 @@ fn is_set(lid: &Lid) -> bool {
 }
 
 /// Returns the UDP source port of a flow, from the dynamic range. The port is constant for a flow and varies between
-/// flows, so that the network can use multiple paths.
+/// flows so that the network can use multiple paths.
 pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);

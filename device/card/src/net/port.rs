@@ -118,7 +118,7 @@ impl Port {
         }
     }
 
-    /// Discards the headers of accepted packets, because the set of packets to accept may be about to change.
+    /// Discards the headers of accepted packets. Call this before any change that affects which packets are accepted.
     fn discard_flows(&mut self) {
         (self.accepted, self.accepted_own) = (None, None);
     }

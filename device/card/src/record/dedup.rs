@@ -21,7 +21,7 @@ pub(super) const TAIL: usize = 4;
 
 const PAGE: u64 = 4096;
 
-/// Multiplier that is applied to an offset in a page to select a slot. It is odd, so that different offsets in a page
+/// Multiplier that is applied to an offset in a page to select a slot. It is odd so that different offsets in a page
 /// get different slots.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 

@@ -17,7 +17,7 @@ use super::entry::{Ending, Entry};
 /// a tenth of a second.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon is
+/// Time for which the writer lets entries accumulate so that the device rarely has to wake it. If the daemon is
 /// killed, the accumulated entries are lost.
 const GATHER_TIME: Duration = Duration::from_millis(20);
 

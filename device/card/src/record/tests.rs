@@ -273,7 +273,7 @@ fn write_error_stops_recording_without_panic() {
     (1..10_000).for_each(|number| step(recorder.sink(), number));
 }
 
-/// If the device panics, the recording must still be complete, so that the panic can be replayed.
+/// If the device panics, the recording must still be complete so that the panic can be replayed.
 #[test]
 fn device_panic_ends_record_as_failed() {
     let file = Written::default();
@@ -319,7 +319,7 @@ fn repeated_data_is_written_once() {
 /// The parts of an entry: the address of a read, or the headers and ICRC of a frame, followed by the data.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are either near the
+/// Generates only a few different addresses and contents so that many of them repeat. The lengths are either near the
 /// limits of the cache or far from them.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];

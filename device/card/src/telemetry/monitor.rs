@@ -77,7 +77,7 @@ impl From<Ignored> for IgnoredRow {
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
-    /// Each rule or reason has its own log limit, so that one cannot suppress the log lines of another.
+    /// Each rule or reason has its own log limit so that one cannot suppress the log lines of another.
     site: Site,
 }
 
@@ -347,7 +347,7 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// Ends the trace, so that it reports the records suppressed most recently.
+    /// Ends the trace so that it reports the records suppressed most recently.
     fn drop(&mut self) {
         self.set_trace(None);
     }

@@ -1,4 +1,4 @@
-//! Non-blocking standard error: a queue and a writer thread, so that logging neither blocks nor fails.
+//! Non-blocking standard error. Lines pass through a queue to a writer thread, so logging neither blocks nor fails.
 //!
 //! If the reader is slow or has closed the pipe, or if a disk is full, lines are dropped and counted. Once
 //! writing works again, a line reports the number of lost lines.
@@ -44,7 +44,7 @@ struct Shared {
 struct Pending {
     lines: Vec<u8>,
     /// Number of lines dropped since the writer thread last took `lines`. Once a line has been dropped,
-    /// all further lines are dropped until the thread takes `lines` again, so that the output has a single gap.
+    /// all further lines are dropped until the thread takes `lines` again so that the output has a single gap.
     dropped: u64,
     /// Number of lines lost since the start.
     lost: u64,

@@ -98,7 +98,7 @@ pub enum Opening {
     Append,
 }
 
-/// Number of bytes buffered before a write, so that a burst of frames at full rate needs few system calls.
+/// Number of bytes buffered before a write. A burst of frames at full rate then needs few system calls.
 const BUFFER_LEN: usize = 1 << 20;
 
 type Out = Box<dyn Write + Send>;

@@ -42,7 +42,7 @@ impl SharedPages {
     ///
     /// Reads of guest memory after this call see all writes that software made before it stored the returned bytes.
     pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
-        // Load first, so that the cache line stays with the guest's CPU while the word is zero.
+        // Load first so that the cache line stays with the guest's CPU while the word is zero.
         let word = self.word(offset).filter(|word| word.load(Ordering::Relaxed) != 0)?;
         Some(word.swap(0, Ordering::AcqRel)).filter(|word| *word != 0).map(u64::to_ne_bytes)
     }

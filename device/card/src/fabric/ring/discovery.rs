@@ -93,7 +93,7 @@ impl RingFabric {
             names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
         if scan == Scan::Partial && found.len() > CALLS {
             // Killed members leave their sockets in the directory, possibly thousands of them. Each scan continues
-            // where the last one ended, so that dead sockets do not hide live members.
+            // where the last one ended so that dead sockets do not hide live members.
             found.sort_unstable_by_key(|mac| mac.0);
             let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
             found.rotate_left(start);
@@ -126,7 +126,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // One call accepts no more connections than there are slots, so that a flood cannot keep it busy.
+        // One call accepts no more connections than there are slots so that a flood cannot keep it busy.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,

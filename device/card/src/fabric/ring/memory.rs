@@ -42,7 +42,7 @@ const PREFIX: u32 = 4;
 /// Bit of the length word that is set if the frame has no ICRC. The bit does not determine whether a frame is
 /// trusted, because a malicious peer could also compute a valid ICRC.
 const ICRC_LEFT_OUT: u32 = 1 << 31;
-/// Records begin at multiples of this value, so that no length word wraps around at the end of the ring.
+/// Records begin at multiples of this value so that no length word wraps around at the end of the ring.
 const ALIGNMENT: usize = 8;
 
 /// Length of one ring's data in bytes.

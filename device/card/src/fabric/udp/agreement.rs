@@ -1,10 +1,10 @@
 //! Agreement between two HCAs on padded frames.
 //!
 //! An HCA that would pad frames to a peer first sends a request. A peer that removes padding from received frames
-//! replies with an acceptance; any other peer ignores the request. The acceptance expires, so that padding soon stops
+//! replies with an acceptance; any other peer ignores the request. The acceptance expires so that padding soon stops
 //! if another program takes over the peer's address.
 //!
-//! An acceptance repeats the random number of its request, so that only a program that received the request can accept
+//! An acceptance repeats the random number of its request so that only a program that received the request can accept
 //! it.
 
 use std::time::Duration;
@@ -30,7 +30,8 @@ const MAGIC: [u8; 8] = *b"hcad pad";
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawMessage {
-    /// MAC of the sender, so that no switch forwards the message: a switch never sends a frame back to its source port.
+    /// Set to the sender's MAC so that no switch forwards the message: a switch never sends a frame back to its source
+    /// port.
     dst: [u8; 6],
     src: [u8; 6],
     ether_type: U16,

@@ -15,7 +15,7 @@ fn localhost() -> SocketAddr {
 
 /// Creates fabrics that are all peers of each other.
 fn mesh<const N: usize>() -> [UdpFabric; N] {
-    // The ports must be known before the first fabric is created, so that each fabric can be configured
+    // The ports must be known before the first fabric is created so that each fabric can be configured
     // with the ports of all other fabrics.
     let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
     let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();

@@ -55,7 +55,7 @@ pub(super) struct Location<'a> {
 
 #[derive(Clone, Debug)]
 struct Window {
-    /// Last address, inclusive, so that a range may end at the end of the address space.
+    /// Last address. It is inclusive because a range may extend to the end of the address space.
     last: u64,
     permissions: Permissions,
     /// `None` if the client provided no descriptor, in which case the range is inaccessible.
@@ -224,7 +224,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Splits the window that contains `at` into two windows, so that the second one begins at `at`.
+    /// Splits the window that contains `at` into two windows so that the second one begins at `at`.
     fn split_at(&mut self, at: u64) {
         let Some((first, window)) = self.windows.range_mut(..at).next_back() else { return };
         if window.last < at {

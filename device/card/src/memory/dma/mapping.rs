@@ -99,7 +99,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Release the slot first, so that the address cannot be reused while the slot still contains it.
+        // Release the slot first so that the address cannot be reused while the slot still contains it.
         self.slot.release();
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;

@@ -49,7 +49,7 @@ fn write_lands_at_file_offset() {
 fn contiguous_pages_of_one_file_merge() {
     let fd = memfd(512);
     let mut memory = GuestMemory::default();
-    // Map even pages first, so that each odd page joins two neighbours.
+    // Map even pages first so that each odd page joins two neighbours.
     for page in (0..512).step_by(2).chain((1..512).step_by(2)) {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), page * PAGE_LEN))).unwrap();
     }
@@ -531,7 +531,7 @@ fn truncated_file_gets_single_replacement_mapping() {
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
-    // Use every second page of the file, so that no two lost pages are adjacent.
+    // Use every second page of the file so that no two lost pages are adjacent.
     for page in 0..PAGES {
         memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some((dup(&cut), 2 * page * PAGE_LEN))).unwrap();
     }
@@ -665,7 +665,7 @@ mod cached_windows {
         const WINDOWS: u64 = 40;
         let fd = numbered(40, 1);
         let mut memory = GuestMemory::default();
-        // Map the pages in descending file order, so that adjacent pages do not merge into one range.
+        // Map the pages in descending file order so that adjacent pages do not merge into one range.
         for page in 0..WINDOWS {
             let backing = (dup(&fd), (WINDOWS - 1 - page) * PAGE_LEN);
             memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some(backing)).unwrap();

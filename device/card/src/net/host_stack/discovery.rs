@@ -107,7 +107,7 @@ impl HostStack {
             solicited: !probe,
         };
         // A duplicate address detection probe (RFC 4862) comes from the unspecified address, so the reply is addressed
-        // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC, so that a probe causes no
+        // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC so that a probe causes no
         // broadcast.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
