@@ -70,8 +70,8 @@ impl fmt::Display for About {
 /// A capture of one HCA's frames. Each frame is stored with a nanosecond timestamp, its direction and an optional
 /// comment. If the local QP is known, the comment names it.
 ///
-/// A write error is logged once and ends the capture, but does not affect the device. A capture with a single file also
-/// ends when the file reaches its size limit.
+/// A write error is logged once and ends the capture, but does not affect the device. A single-file capture also ends
+/// when it reaches its size limit.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.

@@ -34,8 +34,8 @@
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
 //!   software has not opened, does not answer any request.
 //!
-//! This module owns neither a socket nor a clock. A MAD from the guest arrives through MAD_IFC, or as a frame
-//! to one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
+//! This module does no I/O and reads no clock. A MAD from the guest arrives through MAD_IFC, or as a frame to one of
+//! the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.

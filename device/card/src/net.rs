@@ -1,7 +1,7 @@
 //! One port on the fabric: its link, its addresses, frame classification, and the protocols that the port handles
 //! itself.
 //!
-//! This module owns neither a socket nor a clock. Callers pass in frames, the current time and the batch that receives
+//! This module does no I/O and reads no clock. Callers pass in frames, the current time and the batch that receives
 //! replies.
 
 pub mod address;

@@ -58,8 +58,8 @@ const MAX_FRAMES: usize = 512;
 /// Maximum number of MACs listed per member.
 const MACS_SHOWN: usize = 16;
 
-/// How long the ring of the only other member may stay full before frames to that member are dropped. With more
-/// members, frames to a full ring are dropped immediately so that a slow member does not delay the others.
+/// In a network of two members, how long a ring may stay full before frames are dropped. With more members, frames to a
+/// full ring are dropped immediately so that a slow member does not delay the others.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Interval at which the directory is scanned while frames are sent to unknown MACs.

@@ -1,4 +1,4 @@
-//! Snapshots of a device's objects for an operator, in general RDMA terms.
+//! Snapshots of a device's objects for an operator, in generic RDMA terms.
 //!
 //! Field names are part of the public interface, because the control socket shows rows as JSON. A front-end
 //! that needs other types of rows defines them in its own module.
@@ -178,7 +178,7 @@ pub struct CqRow {
     pub armed: Armed,
     /// EQ that receives the queue's events.
     pub eqn: u32,
-    /// Fault that broke the queue; `None` while the queue works.
+    /// Fault that put the queue into the error state, or `None`.
     pub fault: Option<Fault>,
 }
 
@@ -192,7 +192,7 @@ pub enum Armed {
     Solicited,
 }
 
-/// Fault that broke a completion queue.
+/// Why a completion queue is in the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {

@@ -100,7 +100,7 @@ impl Doorbells {
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes the values that the guest has stored in the words that `words` lists.
+    /// Takes the values that the guest has stored in the words listed by `words`.
     fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
         let mut found = std::mem::take(&mut self.found);
         let Some(pages) = &self.pages else { return found };

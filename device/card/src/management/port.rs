@@ -351,7 +351,7 @@ impl ManagedPort {
 
     /// Executes Set(PortInfo) (section 14.2.5.6). Fields determined by the fabric cannot be set, and a LID other than
     /// the configured one is rejected. PortInfo keeps the LID and the service level of the built-in subnet manager,
-    /// even if the guest runs a subnet manager of its own.
+    /// even if the guest runs its own subnet manager.
     fn set_port_info(
         &mut self,
         view: &View,
@@ -369,7 +369,8 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
-        // DISABLED and POLLING disable and enable the link. DOWN alone brings an active link down and up again.
+        // DISABLED disables the link and POLLING enables it. DOWN without a physical state takes an active link down
+        // and back up.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
                 effects.push(Effect::Link(false));
@@ -386,7 +387,7 @@ impl ManagedPort {
             _ => return Err(MadStatus::BAD_VALUE),
         }
         let kept = self.settings;
-        // The value 0 changes nothing. All ones enable every width or speed that the port supports.
+        // The value 0 keeps the current setting. All ones enable every width or speed that the port supports.
         let or_kept = |value: u8, kept: u8| if value == 0 { kept } else { value };
         self.settings = PortInfo {
             m_key: wanted.m_key,

@@ -1,4 +1,4 @@
-//! Tests of the management module. Requests consist of the bytes that the kernel and infiniband-diags send. Responses
+//! Tests of the management module. Requests have the same bytes as those of the kernel and infiniband-diags. Responses
 //! are checked byte by byte, at the offsets given in the mthca interface.
 
 mod administration;

@@ -48,11 +48,11 @@ pub enum Translation {
 /// Length of the ranges in a list of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryLen {
-    /// Each entry states its own length.
+    /// Each entry has its own length.
     PerEntry,
-    /// All entries have this length. Lengths stated in the entries are ignored.
+    /// All entries have this length. Lengths in the entries are ignored.
     Fixed(PageShift),
-    /// Each entry states its own length, and the whole list is repeated. The first entry of the list is a header, which
+    /// Each entry has its own length, and the whole list is repeated. The first entry is a header, which
     /// [`PageTable::pattern`] returns.
     ///
     /// [`PageTable::pattern`]: super::translate::PageTable::pattern

@@ -24,8 +24,8 @@ pub trait PageTable: Copy {
         None
     }
 
-    /// Returns an entry in a list of keys, or `None` if the entry does not exist. If the entries of a list state their
-    /// own lengths, a missing entry ends the list.
+    /// Returns an entry in a list of keys, or `None` if the entry does not exist. If each entry has its own length, a
+    /// missing entry ends the list.
     fn range(self, entry: u64) -> Option<KeyRange> {
         let _ = entry;
         None

@@ -105,8 +105,8 @@ type Out = Box<dyn Write + Send>;
 
 /// Stores records. Each record is stored in full or not at all.
 ///
-/// A write error is logged once and ends the store, but does not affect the device. A store with a single file also
-/// ends when the file reaches its size limit.
+/// A write error is logged once and ends the store, but does not affect the device. A single-file store also ends when
+/// it reaches its size limit.
 pub struct Store {
     /// Name used in log messages.
     what: &'static str,

@@ -115,8 +115,8 @@ pub const STANDARD_ERROR: &str = "-";
 
 /// The trace of one device.
 ///
-/// A write error is logged once and ends the trace, but does not affect the device. A trace with a single file also
-/// ends when the file reaches its size limit.
+/// A write error is logged once and ends the trace, but does not affect the device. A single-file trace also ends when
+/// it reaches its size limit.
 pub struct Trace {
     store: Store,
     device: String,

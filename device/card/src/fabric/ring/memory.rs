@@ -1,5 +1,4 @@
-//! Memory shared by two HCAs: two rings of frames, one per direction. This module uses neither sockets nor a
-//! clock.
+//! Memory shared by two HCAs: two rings of frames, one per direction. This module does no I/O and reads no clock.
 //!
 //! ```text
 //! 0     counters of the first direction: head, sleeping, tail, starving, each in its own cache line

@@ -88,7 +88,7 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Ends the requested kinds of membership that the guest's port has in a group. Deletes the group if no membership
+    /// Removes the requested kinds of membership of the guest's port from a group. Deletes the group if no membership
     /// remains, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,

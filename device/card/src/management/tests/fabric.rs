@@ -187,8 +187,8 @@ fn lids_above_254_map_to_switch_ports_modulo_254() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// Sends the requests that ibnodes makes through saquery. All nodes must be listed. A node with guest
-/// software must have the name that this software has set.
+/// Sends the requests that ibnodes makes through saquery. All nodes must be listed. Nodes with guest software must be
+/// listed under the name set by that software.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);

@@ -24,8 +24,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use vm_memory::{MmapRegion, VolatileMemory as _, VolatileSlice};
 use vmm_sys_util::signal::register_signal_handler;
 
-/// Maximum number of files that can be mapped at the same time, for the clients of all devices together. Linux permits
-/// 65,530 mappings per process, and half of them are left for other purposes.
+/// Maximum number of files that can be mapped at the same time, across the clients of all devices. Linux permits 65,530
+/// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
 /// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More occur only
@@ -223,9 +223,8 @@ fn replace(slot: &Slot, address: usize) -> bool {
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes are
     // accessed only through volatile operations, so they may change at any time.
     unsafe {
-        // Release the pages in pieces first. This shortens the call below that replaces the mapping. During
-        // that call, other threads cannot map memory. A huge page that is longer than a piece is not released
-        // early, which is harmless.
+        // Release the pages in pieces first. This shortens the call below, during which other threads cannot map
+        // memory. A huge page that is longer than a piece is not released early, which is harmless.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }

@@ -1,10 +1,9 @@
 //! The translation cache. A hit saves both the key look-up and the page walk.
 //!
 //! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all entries. Each
-//! entry also carries the [`Generation`] of the page table from which it was derived. A page table in guest memory has
-//! no generation, because the device cannot detect changes to it. Its translations are therefore not cached. If no
-//! single entry covers the requested range and grants the access, the tables are consulted. Errors therefore always
-//! come from the tables.
+//! entry also carries the [`Generation`] of the page table from which it was derived. Translations through a page table
+//! in guest memory are not cached, because the device cannot detect changes to such a table. If no single entry covers
+//! the requested range and grants the access, the look-up falls back to the tables, so all errors come from the tables.
 //!
 //! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so a
 //! change to any of them invalidates the entry.
@@ -21,8 +20,8 @@ use protocol::ids::{Iova, Lkey, Pdn, Va};
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin};
 
-/// Number of entries, a power of two. They occupy 5 KiB. A busy queue needs one or two entries for itself, and one or
-/// two for its buffers.
+/// Number of entries, a power of two. The entries occupy 5 KiB. A busy queue needs one or two entries for itself, and
+/// one or two for its buffers.
 const ENTRIES: usize = 64;
 
 /// Number of cached list positions, a power of two. Each sequential transfer through a long list of keys
@@ -100,13 +99,13 @@ impl TlbEntry {
     }
 }
 
-/// A position in a list of keys from which a search can continue. It is used only for lists whose entries state their
-/// own lengths. In a strided list, it is a position in the pattern, regardless of the repetition.
+/// A position in a list of keys from which a search can continue. It is used only for lists in which each entry has its
+/// own length. In a strided list, it is a position in the pattern, regardless of the repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
     /// Key to which the list belongs.
     pub(in crate::memory) key: Lkey,
-    /// Index of the entry in the list, from 0. The header of a strided list does not count.
+    /// Index of the entry in the list, from 0, not counting the header of a strided list.
     pub(in crate::memory) entry: u32,
     /// Total length of all earlier entries.
     pub(in crate::memory) start: u64,
