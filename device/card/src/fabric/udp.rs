@@ -169,7 +169,7 @@ impl UdpFabric {
         }
     }
 
-    /// Counts the frames of a run, or logs the error if the send failed.
+    /// Counts the frames of a run as sent or refused, and logs unexpected errors.
     fn handle_result(
         &mut self,
         peer: usize,

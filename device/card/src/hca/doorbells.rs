@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_past_turn_limit_are_handled_first_next_turn() {
+    fn doorbells_past_limit_come_first_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..MAX_PER_TURN as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));

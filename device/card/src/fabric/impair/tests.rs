@@ -145,7 +145,7 @@ fn duplicate_is_sent_immediately_or_after_delay() {
 }
 
 #[test]
-fn delayed_frames_leave_in_order_after_rule_is_cleared() {
+fn delayed_frames_stay_in_order_after_rule_is_cleared() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": {"delay": {"us": 1000}}}"#]);
     let frames = ["rc_send_first", "rc_send_middle", "rc_send_last"].map(frame);
     for frame in &frames {

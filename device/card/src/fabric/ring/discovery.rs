@@ -126,7 +126,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // One call accepts no more connections than there are slots so that a flood cannot keep it busy.
+        // One call accepts at most as many connections as there are slots.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,

@@ -84,7 +84,7 @@ mod tests {
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
     #[test]
-    fn token_is_valid_only_for_its_member_until_spent() {
+    fn token_is_bound_to_member_until_spent() {
         let mut tokens = Tokens::default();
         let (of_a, of_b) = (tokens.make(A), tokens.make(B));
         assert!(of_a.is_some() && of_a != of_b);

@@ -212,7 +212,7 @@ fn configured_peer_takes_precedence_over_resolved_one() {
 }
 
 #[test]
-fn mac_of_named_peer_stays_reserved_while_peer_is_absent() {
+fn mac_of_absent_named_peer_stays_reserved() {
     let mut switch = Switch::new(true, &[peer(2)]).unwrap();
     admit(&mut switch, C, 2).unwrap();
     switch.reserve(C).unwrap();
