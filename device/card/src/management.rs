@@ -18,11 +18,11 @@
 //!   from its GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
 //!   Parameters that the creator leaves unspecified default to those of the broadcast group, which are the same on
 //!   every HCA.
-//! - **Discovery** uses a multicast Get(NodeInfo) to QP0 of all nodes. This sweep is sent a few times when the port
-//!   comes up, and every ten seconds afterwards. It is also sent, at most once a second, when the guest requests
-//!   something that depends on the sweep's result. Each node that responds is then queried for NodeDescription and
-//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. A response is accepted only if it
-//!   matches an outstanding request, and only once.
+//! - **Discovery** sweeps the fabric with a multicast Get(NodeInfo) to QP0 of all nodes. A few sweeps run when the port
+//!   comes up, and then one every ten seconds. A sweep also runs, at most once a second, when the guest requests
+//!   something that depends on its result. Each node that responds is then queried for NodeDescription and PortInfo. A
+//!   node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. A response is accepted only if it matches an
+//!   outstanding request, and only once.
 //! - **Amplification.** A datagram from a peer causes at most one datagram in return: a response or the next request,
 //!   which is never larger than the peer's datagram.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.

@@ -1,4 +1,4 @@
-//! A minimal front-end for testing code that does not depend on the front-end.
+//! A minimal front-end for tests of code that all front-ends share.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::VecDeque;

@@ -35,7 +35,7 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
 }
 
 /// Reads the next chunk into `contents`, replacing the old contents. Allocates memory as bytes arrive, so a wrong
-/// length in a truncated file wastes none.
+/// length cannot cause a large allocation.
 pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<ChunkRead> {
     contents.clear();
     let mut head = Vec::new();
