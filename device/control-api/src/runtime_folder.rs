@@ -19,7 +19,7 @@ pub fn own() -> PathBuf {
 
 /// Returns the first directory in the list from the service manager.
 fn first(given: &str) -> Option<&str> {
-    // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
+    // systemd.exec(5), RuntimeDirectory=: the directories are separated by colons.
     given.split(':').next().filter(|first| first.starts_with('/'))
 }
 
@@ -42,8 +42,8 @@ pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
 
-/// Returns the default directory of the ring fabric. It is below [`own`], because a service cannot write to another
-/// service's directory.
+/// Returns the default directory of the ring fabric. It is below [`own`], because a service cannot write to the
+/// directory of another service.
 pub fn ring() -> PathBuf {
     own().join("ring")
 }

@@ -1,4 +1,4 @@
-//! Reads text files named by an operator. Rejects files of other kinds, such as FIFOs and devices.
+//! Reads text files specified by an operator. Rejects special files, such as FIFOs and devices.
 
 use std::fs::File;
 use std::io::{self, Read};

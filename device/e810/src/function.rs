@@ -43,9 +43,7 @@ use super::strict::Strict;
 use super::vectors::Vectors;
 
 /// Scheduler leaves for transmit queues and RDMA queue sets. If a leaf is deleted together with an ancestor, its entry
-/// in these maps remains.
-///
-/// Bound: the number of transmit queues plus the maximum number of RDMA queue sets.
+/// in these maps remains. There is at most one entry per transmit queue and one per RDMA queue set.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// Leaves, indexed by transmit queue number.

@@ -55,7 +55,7 @@ impl IdPool {
 
     /// Returns the number of free identifiers.
     pub(super) fn free(&self) -> u16 {
-        // The conversion always succeeds, because `new` receives the length as a `u16`.
+        // `new` takes the length as a `u16`, so the conversion always succeeds.
         u16::try_from(self.used.len()).unwrap_or(u16::MAX) - self.count
     }
 }

@@ -1,5 +1,5 @@
-//! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other
-//! limits are fixed.
+//! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other limits are
+//! fixed. Unless another reason is given, a fixed limit bounds the memory that a driver can consume on the host.
 //!
 //! `irdma` uses as many objects as the device offers: it sizes its tables accordingly and commits context
 //! memory for all objects.
@@ -20,9 +20,7 @@ pub const DEVICE_VSIS: u32 = 768;
 /// Maximum number of VSIs per function, as reported. It is not enforced, because `ice` ignores it and instead divides
 /// [`DEVICE_VSIS`] by the number of functions. This device has only one function, so `ice` may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
-/// Maximum number of VSI lists of each kind.
-///
-/// Bound: a rule has ten bits for the list number, and number 0 is not assigned.
+/// Maximum number of VSI lists of each kind. A rule has ten bits for the list number, and number 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
 /// Number of guaranteed flow director filters, shared by all functions.
 pub const DEVICE_FILTERS: u32 = 1024;
@@ -31,50 +29,31 @@ pub const DEVICE_FILTERS: u32 = 1024;
 pub const FUNCTION_FILTERS: u16 = 512;
 /// Number of counter blocks for flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
-/// Maximum number of flow director profiles, and of RSS profiles.
-///
-/// Bound: limits the memory that a driver can make the device allocate. A driver uses about 30 profiles, one
-/// per flow type.
+/// Maximum number of flow director profiles, and of RSS profiles. A driver uses about 30 profiles, one per flow type.
 pub const MAX_PROFILES: u16 = 128;
-/// Maximum number of TCAM entries that select a profile.
-///
-/// Bound: limits the memory that a driver can make the device allocate. A driver uses a few entries per
-/// profile.
+/// Maximum number of TCAM entries that select a profile. A driver uses a few entries per profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
 
 /// Number of traffic classes, as reported. All frames use traffic class 0.
 pub const TRAFFIC_CLASSES: u32 = 8;
-/// Maximum number of lookup rules.
-///
-/// Bound: limits the memory that a driver can make the device allocate, about 100 bytes per rule. If the
-/// driver cannot add a rule for an address, it falls back to promiscuous mode.
+/// Maximum number of lookup rules, which need about 100 bytes each. If the driver cannot add a rule for an address, it
+/// falls back to promiscuous mode.
 pub const MAX_RULES: u16 = 8192;
-/// Maximum number of large actions.
-///
-/// Bound: limits the memory that a driver can make the device allocate. Each large action has at most
-/// [`MAX_ACTIONS`] actions.
+/// Maximum number of large actions. Each one has at most [`MAX_ACTIONS`] actions.
 pub const MAX_LARGE_ACTIONS: usize = 512;
 /// Maximum number of actions in a large action.
 pub const MAX_ACTIONS: usize = 4;
-/// Maximum number of children per scheduler element.
-///
-/// Bound: together with [`MAX_LAYER_ELEMENTS`], limits the memory that a driver can make the device allocate.
-/// Drivers read this maximum with "query scheduler resources" and group queues accordingly.
+/// Maximum number of children per scheduler element. Drivers read this maximum with "query scheduler resources" and
+/// group queues accordingly.
 pub const MAX_SIBLINGS: u16 = 8;
 /// Maximum number of scheduler elements per layer.
-///
-/// Bound: limits the memory that a driver can make the device allocate.
 pub const MAX_LAYER_ELEMENTS: u16 = 512;
 /// Maximum number of elements in a scheduler command, as reported. It is not enforced, because the command's
 /// buffer limits the number.
 pub const MAX_COMMAND_ELEMENTS: u16 = 64;
 /// Maximum number of rate profiles per kind and layer, including profile 0, which always exists.
-///
-/// Bound: limits the memory that a driver can make the device allocate.
 pub const MAX_RATE_PROFILES: u16 = 64;
-/// Maximum number of RDMA queue sets: one per scheduler leaf.
-///
-/// Bound: limits the memory that a driver can make the device allocate. The limit on scheduler leaves does not suffice,
+/// Maximum number of RDMA queue sets: one per scheduler leaf. The limit on leaves does not limit the number of sets,
 /// because a set remains when its leaf is deleted together with an ancestor.
 pub const MAX_RDMA_SETS: usize = 512;
 /// Maximum number of entries in the function's RSS lookup table. Drivers accept no other maximum.
@@ -85,10 +64,7 @@ pub const RSS_VSI_ENTRIES: usize = 64;
 pub const MAX_CQP_ENTRIES: u32 = 2048;
 /// Maximum size of a work queue in quanta. A WQE index in a CQE has 15 bits.
 pub const MAX_WORK_QUANTA: u32 = 1 << 15;
-/// Maximum number of work scheduler nodes.
-///
-/// Bound: limits the memory that a driver can make the device allocate. For each traffic class of a VSI, a
-/// driver needs three nodes.
+/// Maximum number of work scheduler nodes. For each traffic class of a VSI, a driver needs three nodes.
 pub const MAX_NODES: usize = 512;
 /// Number of work scheduler queue set handles. Handles have ten bits and start at 1.
 pub const MAX_SETS: u16 = 1023;

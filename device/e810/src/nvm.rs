@@ -147,7 +147,7 @@ impl Nvm {
     }
 }
 
-/// Converts the length of constant data. It always fits in 16 bits.
+/// Returns the length of constant data, which always fits in 16 bits.
 fn len_u16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }

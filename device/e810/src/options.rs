@@ -46,9 +46,7 @@ impl Default for Options {
 pub struct Queues(u16);
 
 impl Queues {
-    /// Maximum number of queue pairs.
-    ///
-    /// Bound: limits the memory that the device needs for queue pairs.
+    /// Maximum number of queue pairs. The limit bounds the memory that the device needs for them.
     pub const MAX: u16 = 256;
 
     pub const fn get(self) -> u16 {

@@ -101,9 +101,7 @@ fn is_stored(register: Register) -> bool {
     )
 }
 
-/// Registers that return the last value written.
-///
-/// Bound: [`is_stored`] accepts about 8,000 registers, which need 20 bytes each.
+/// Registers that return the last value written. [`is_stored`] accepts about 8,000 registers, which need 20 bytes each.
 #[derive(Debug, Default)]
 pub struct Stored(BTreeMap<u32, u32>);
 

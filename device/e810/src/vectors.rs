@@ -85,7 +85,7 @@ pub struct Vectors {
     vectors: Vec<Vector>,
     /// Set if a vector must be signalled as soon as MSI-X is enabled.
     msix_blocked: bool,
-    /// Vectors with a running timer. Bound: each vector appears at most once.
+    /// Vectors with a running timer, without duplicates.
     timers: Vec<u16>,
     firmware: u32,
     other: u32,
@@ -105,8 +105,8 @@ const INTERVALS: usize = 3;
 /// the E810 writes descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
-/// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to reply, even
-/// in an emulated guest, but does not slow down a sender that waits for buffer space.
+/// Maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to reply, even in an
+/// emulated guest, but does not slow down a sender that waits for buffer space.
 const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -26,7 +26,7 @@ pub const RECEIVE_BUFFERS: u64 = 0x8_0000;
 /// Buffer size in bytes.
 pub const STRIDE: u64 = 2048;
 
-/// Scheduler element above the leaves of the default tree. Queues can be added directly below it.
+/// Parent of the leaf in the default scheduler tree. Queues can be added directly below it.
 const PARENT: Teid = Teid::new(8);
 /// MSI-X vector of both queues.
 const VECTOR: u16 = 1;
@@ -65,7 +65,7 @@ fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     AdminCommand::with_input(Opcode::AddTxQueues, one(), &[&group.emit()[..], &record.emit()].concat())
 }
 
-/// Returns the parameters of a command whose buffer holds one element.
+/// Returns the parameters of a command with one element in its buffer.
 const fn one() -> [u8; 16] {
     let mut parameters = [0; 16];
     parameters[0] = 1;

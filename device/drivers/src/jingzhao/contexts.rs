@@ -1,4 +1,4 @@
-//! Contexts for new objects, all in one protection domain.
+//! Contexts for new objects, all in the same protection domain.
 //!
 //! # Spec
 //! JingZhao interface, section 4.
@@ -9,7 +9,7 @@ use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Cqn, Lkey, Pdn, Va};
 
-/// The protection domain of all objects.
+/// Protection domain of all objects.
 pub const PD: u32 = 3;
 
 /// Returns the MPT entry for a region of 4 KiB pages. `mtt` is the index of the region's first MTT entry.

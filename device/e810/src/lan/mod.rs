@@ -41,8 +41,8 @@ use crate::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
 use crate::strict::rules;
 use crate::vectors::Cause;
 
-/// Bound: maximum number of queue polls per frame. Without this bound, queues full of descriptors that
-/// produce no frame would block the device.
+/// Maximum number of queue polls per frame. Without this limit, queues full of descriptors that produce no frame would
+/// block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
@@ -77,7 +77,7 @@ type Causes = SmallVec<[Cause; 8]>;
 #[derive(Debug)]
 pub(super) struct Lan {
     transmit: Vec<Option<Box<Transmit>>>,
-    /// Transmit queues with work, in round-robin order.
+    /// Transmit queues that have work, in round-robin order.
     ready: VecDeque<u16>,
     receive: Vec<Receive>,
     causes: Causes,
@@ -200,7 +200,7 @@ impl Lan {
         causes
     }
 
-    /// Returns and clears the flag for the "malicious driver detected" interrupt.
+    /// Returns whether a "malicious driver detected" interrupt is pending, and clears it.
     pub(super) fn take_malicious(&mut self) -> bool {
         std::mem::take(&mut self.mdet_pending)
     }

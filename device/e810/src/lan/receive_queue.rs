@@ -17,11 +17,11 @@ use super::malicious::DriverError;
 use super::{checks, trace};
 use crate::strict::rules;
 
-/// Bound: maximum number of buffers per frame, the same as on E810 hardware. Linux posts buffers large enough to stay
-/// within this limit.
+/// Maximum number of buffers per frame, the same as on E810 hardware. Linux posts buffers large enough to stay within
+/// this limit.
 const MAX_BUFFERS: usize = 5;
 
-/// Bound: maximum number of descriptors prefetched from the ring at a time.
+/// Maximum number of descriptors to prefetch from the ring at a time.
 const WINDOW: usize = 16;
 
 /// Length of the frame check sequence (FCS) in bytes.
@@ -88,7 +88,7 @@ impl ReceiveQueue {
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Strict mode: returns what is wrong with a context, if anything. Data buffers of length 0 are allowed, because
+    /// Returns the violation in a queue context, if any (strict mode). Data buffers of length 0 are allowed, because
     /// the flow director's VSI has a queue that receives nothing.
     pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
@@ -272,9 +272,8 @@ impl ReceiveQueue {
         Ok(RxBuffers::parse(bytes))
     }
 
-    /// Writes a descriptor in an order that makes the done bit reliable: the bytes after the status byte
-    /// first, then the bytes before it, and the status byte last. Software that sees the done bit therefore
-    /// sees the whole descriptor.
+    /// Writes a descriptor, status byte last: first the bytes after the status byte, then the bytes before it.
+    /// Software that sees the done bit therefore sees the whole descriptor.
     fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);

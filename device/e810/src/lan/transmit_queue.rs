@@ -29,14 +29,15 @@ pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 /// Minimum length of a frame posted by a driver, the same as on E810 hardware. Linux pads shorter frames.
 const MIN_LEN: usize = 17;
 
-/// Bound: buffers per frame without TSO, the same as on E810 hardware. Linux linearizes frames with more buffers.
+/// Maximum number of buffers per frame without TSO, the same as on E810 hardware. Linux linearizes frames with more
+/// buffers.
 const MAX_BUFFERS: usize = 8;
 
-/// Bound: buffers per TSO frame, which limits the state that a queue keeps between calls. Linux needs fewer buffers: a
-/// TSO frame has at most 45 fragments and 128 KiB, and only fragments of 16 KiB or more are split.
+/// Maximum number of buffers per TSO frame, which limits the state that a queue keeps between calls. Linux needs fewer
+/// buffers: a TSO frame has at most 45 fragments and 128 KiB, and only fragments of 16 KiB or more are split.
 const MAX_TSO_BUFFERS: usize = 256;
 
-/// Bound: descriptors prefetched from the ring at a time.
+/// Maximum number of descriptors to prefetch from the ring at a time.
 const WINDOW: usize = 32;
 
 /// An enabled transmit queue.
@@ -246,11 +247,11 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first. The
-    /// descriptors fetched so far are kept.
+    /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first, and keeps the
+    /// descriptors fetched so far.
     ///
-    /// Bound: one descriptor more than the maximum number of buffers, plus one context descriptor and one
-    /// filter descriptor.
+    /// Stops after one descriptor more than the maximum number of buffers, plus one context descriptor and one filter
+    /// descriptor.
     fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, DriverError> {
         while self.head != self.tail {
             let index = self.head;
@@ -301,7 +302,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks as done all of the frame's descriptors that have the RS bit set, and returns their number.
+    /// Marks the frame's descriptors with the RS bit as done, and returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

@@ -44,9 +44,7 @@ impl Done {
     }
 }
 
-/// Executes the operations posted before ring index `end`.
-///
-/// Bound: one operation per ring entry.
+/// Executes the operations posted before ring index `end`, at most one per ring entry.
 pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
     for _ in 0..rdma.cqp.entries() {
         let Some(entry) = rdma.cqp.fetch(cx.dma, end) else { return };

@@ -59,13 +59,13 @@ pub(super) struct QueuePair {
     pub(super) suspended: bool,
     pub(super) send: SendQueue,
     pub(super) receive: ReceiveQueue,
-    /// The request that was rejected when it was fetched, and its event code. The event code is more specific than the
-    /// engine's status. An earlier request may still fail first.
+    /// The request that was rejected when it was fetched, and its event code, which is more specific than the engine's
+    /// status. An earlier request can still fail before it.
     pub(super) rejected: Option<(SendTag, EventCode)>,
     pub(super) counters: QpCounters,
 }
 
-/// Which queues of a QP have been flushed by software.
+/// Queues of a QP that software has flushed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flushed {
     pub(super) sends: bool,

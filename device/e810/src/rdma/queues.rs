@@ -46,7 +46,7 @@ pub(in super::super) struct Queues {
 
 impl Queues {
     pub(super) fn new(limits: &Limits) -> Self {
-        // Bound: QP and CQ numbers are indices into context memory, so they are below these limits.
+        // QP and CQ numbers are indices into context memory, so they are below these limits.
         let capacity = |most: u32| Capacity { entries: most as usize, leaves: most as usize / 64 + 1 };
         Self {
             cqs: SparseTable::new(capacity(limits.max_cqs.get())),
@@ -175,7 +175,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // A move to the error state does not read the context, because software may already have freed it.
+    // The context is not read for a move to the error state, because software may already have freed it.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),
@@ -330,8 +330,6 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
 }
 
 /// Applies a changed ARP table entry to the connections that use it.
-///
-/// Bound: the number of queue pairs.
 fn update_peers(rdma: &mut Rdma, cx: &mut Context<'_>, index: ArpIndex) {
     let all = rdma.queues.qps.iter().map(|(_, qp)| qp);
     let changed: Vec<Qpn> = all.filter(|qp| qp.context.arp_index == index).map(|qp| qp.qpn).collect();

@@ -1,4 +1,4 @@
-//! Trace records for the RDMA half: work requests fetched, and entries written to completion and event queues.
+//! Trace records for the RDMA half: fetched work requests, and entries written to completion and event queues.
 
 use card::memory::key_op::KeyOp;
 use card::telemetry::monitor::Monitor;
@@ -14,7 +14,7 @@ use protocol::ids::{Cqn, Qpn};
 use super::completion_queue::PushError;
 use super::send_queue::SendTag;
 
-/// Records a request fetched from a send queue. If the request cannot be executed, `reject_code` states the reason.
+/// Records a request fetched from a send queue. `reject_code` is the reason why the request cannot be executed, if any.
 pub(super) fn send(
     monitor: &mut Monitor,
     qpn: Qpn,
@@ -116,7 +116,7 @@ fn show_list(list: &[Sge], to: &mut dyn Visitor) {
     to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
 }
 
-/// Records a CQE that was written or, if `lost` is set, lost.
+/// Records a CQE. If `lost` is set, the CQE could not be written.
 pub(super) fn completion(
     monitor: &mut Monitor,
     (cqn, slot): (Cqn, u32),
@@ -140,7 +140,7 @@ pub(super) fn completion(
     });
 }
 
-/// Records a completion event that was written to a CEQ or, if `lost` is set, lost.
+/// Records a completion event for a CEQ. If `lost` is set, the event could not be written.
 pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, "completion", |to| {
@@ -152,7 +152,7 @@ pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, los
     });
 }
 
-/// Records an asynchronous event that was written to the AEQ or, if `lost` is set, lost.
+/// Records an asynchronous event. If `lost` is set, the event could not be written.
 pub(super) fn async_event(monitor: &mut Monitor, event: &AsyncEvent, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, event.code.name().unwrap_or("unknown"), |to| {

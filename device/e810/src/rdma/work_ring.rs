@@ -83,9 +83,8 @@ impl WorkRing {
         self.next = next % self.quanta;
     }
 
-    /// Advances past all posted WQEs; `quanta` returns the size of each.
-    ///
-    /// Bound: one pass through the ring.
+    /// Advances past all posted WQEs, for at most one pass through the ring. `quanta` returns the size of
+    /// each WQE.
     pub(super) fn skip_posted(&mut self, pages: Pages<'_>, quanta: impl Fn(&Self, &ControlWord) -> u32) {
         let mut left = self.quanta;
         while left > 0

@@ -73,7 +73,7 @@ fn failed_allocation_allocates_nothing() {
 fn flow_director_filters_are_allocated_by_count_only() {
     let mut resources = Resources::default();
     for kind in [0x22, 0x23] {
-        // This command 0208 was recorded in `run73-all.aq.gz`.
+        // Command 0208 as recorded in `run73-all.aq.gz`.
         resources.allocate(&mut buffer(kind, 512, &[0])).unwrap();
         let refused = resources.allocate(&mut buffer(kind, 1, &[0])).unwrap_err();
         assert_eq!(refused.status, AdminStatus::NoSpace);

@@ -19,6 +19,6 @@ pub(super) use self::registers::{View, read, write};
 pub(super) struct Strict {
     /// Set when the driver posts commands, and cleared when the driver reads the head.
     head_unread: bool,
-    /// Locks held by the driver. Bound: only three locks exist.
+    /// Locks held by the driver, at most three.
     locks: Vec<ResourceId>,
 }

@@ -18,9 +18,8 @@ use super::id_pool::IdPool;
 use super::rss::profiles::Profiles;
 use super::rss::{FunctionTable, VsiRss};
 
-/// Maximum number of VSIs that the driver can add.
-///
-/// Bounds the memory that a driver can make the device allocate. Reported to drivers in device capability 0017.
+/// Maximum number of VSIs that the driver can add, as reported in device capability 0017. The limit bounds the memory
+/// that a driver can consume.
 pub(super) const MAX_VSIS: u16 = 768;
 
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.

@@ -139,7 +139,7 @@ impl Input {
         Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 
-    /// Returns whether no descriptors have arrived for the last message so far.
+    /// Returns true if no descriptors have arrived yet for the last message.
     fn has_no_fds(&self) -> bool {
         self.fds.as_ref().is_ok_and(Vec::is_empty)
     }
@@ -166,7 +166,7 @@ impl Input {
     }
 }
 
-/// Why a read ends the connection.
+/// A read error that ends the connection.
 #[derive(Debug, Error)]
 pub(super) enum ReceiveError {
     #[error(transparent)]

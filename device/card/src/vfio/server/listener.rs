@@ -27,7 +27,7 @@ const BACKLOG: i32 = 128;
 /// that is held longer is ignored, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Period to which [`LOCK_TIMEOUT`] applies. It is longer than start-up takes even with many devices.
+/// Period to which [`LOCK_TIMEOUT`] applies. Start-up takes less time, even with many devices.
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to lock a directory.
@@ -78,7 +78,7 @@ impl fmt::Display for Access {
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
-    /// Path, device and inode of the file, if this process created it.
+    /// Path, device number and inode number of the file, if this process created it.
     file: Option<(PathBuf, u64, u64)>,
 }
 
@@ -111,7 +111,7 @@ impl Listener {
     /// Listens on `path` with the given access.
     ///
     /// # Errors
-    /// Fails as [`Listener::bind`] does.
+    /// See [`ListenError`].
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
         // Two processes that find the same stale file must not both replace it: the second process must find the
@@ -140,7 +140,7 @@ impl Listener {
         self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
     }
 
-    /// Removes the socket file unless another process has replaced it. New clients can no longer connect.
+    /// Removes the socket file, unless another process has replaced it. New clients can then no longer connect.
     pub fn remove_file(&self) {
         if let Some((path, device, inode)) = &self.file {
             let ours =
@@ -244,7 +244,7 @@ struct Waited {
 }
 
 impl Waited {
-    /// Returns how long the process may still wait.
+    /// Returns how much of [`LOCK_TIMEOUT`] is left.
     fn left(&mut self, now: Instant) -> Duration {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
             *self = Self { since: Some(now), total: Duration::ZERO };

@@ -207,7 +207,7 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns this server's limits for the capabilities that the client names. A server may not add capabilities.
+    /// Returns this server's limits for the capabilities in the client's message. A server must not add any.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),

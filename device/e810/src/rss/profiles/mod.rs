@@ -21,9 +21,8 @@ use crate::vsi::VsiNumber;
 /// Number of packet types. A packet type is a ten-bit number.
 const PACKET_TYPES: usize = 1024;
 
-/// Number of entries in the TCAM that selects a profile.
-///
-/// Bound: limits the number of comparisons per frame and the memory that a driver can make the device allocate.
+/// Number of entries in the TCAM that selects a profile. The limit bounds the number of comparisons per frame and the
+/// memory that a driver can consume.
 const TABLE_PLACES: u16 = 512;
 
 /// Packet type groups defined by the package.
