@@ -281,7 +281,7 @@ impl Engine {
         self.table.get(self.find(qpn)?).map(Qp::snapshot)
     }
 
-    /// Returns what a QP is doing or waiting for.
+    /// Describes what a QP is doing or waiting for.
     pub fn explain(&self, now: Instant, qpn: Qpn) -> Option<QpStatus> {
         self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.pooled, now))
     }
@@ -296,7 +296,7 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
         let most = self.event_limit();
-        // Bounded: the remaining deadlines are left for the next call, which is due immediately.
+        // The next call, which is due immediately, handles deadlines beyond this limit.
         for _ in 0..limits::TIMEOUTS_PER_CALL {
             if self.events.len() >= most {
                 return;
@@ -454,8 +454,7 @@ impl Engine {
         self.input_at(now, self.find(qpn)?, host, act)
     }
 
-    /// Passes an input to a QP, then updates the QP's place in the send order, its deadline, its dirty flag and, in ERR,
-    /// its polling.
+    /// Passes an input to a QP, then updates the engine's counts and lists and the QP's deadline.
     pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,

@@ -121,12 +121,12 @@ pub enum AsyncEvent {
     /// The QP is in ERR and no longer holds any request from its SRQ or from an XRC SRQ. No more requests from these
     /// SRQs will complete on this QP.
     LastWqeReached,
-    /// XRC target: a request named an SRQ that does not exist or is not an XRC SRQ.
+    /// XRC target: a request specified an SRQ that does not exist or is not an XRC SRQ.
     InvalidXrceth(Srqn),
-    /// XRC target: a request named an SRQ in another XRC domain.
+    /// XRC target: a request specified an SRQ in another XRC domain.
     XrcDomainViolation(Srqn),
-    /// XRC target: the SRQ named by a message could not be read. As with `SrqCatastrophic`, several QPs may report the
-    /// event.
+    /// XRC target: the SRQ specified by a message could not be read. As with `SrqCatastrophic`, several QPs may report
+    /// the event.
     XrcSrqCatastrophic(Srqn),
 }
 

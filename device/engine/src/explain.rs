@@ -127,14 +127,14 @@ pub enum WaitReason {
     Window {
         /// Number of unacknowledged packets.
         in_flight: u32,
-        /// Maximum number of unacknowledged packets currently permitted.
+        /// Current limit on unacknowledged packets.
         most: u32,
     },
     /// Unacknowledged packets use half of the PSN space, which is the maximum.
     PacketNumbers,
     /// The QP has reached its limit on outstanding requests.
     Requests {
-        /// Maximum number of outstanding requests currently permitted.
+        /// Current limit on outstanding requests.
         most: u32,
     },
     /// The next request failed validation. It completes with an error once older requests are done.

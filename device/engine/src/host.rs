@@ -35,7 +35,7 @@ pub enum Fetch<T> {
 pub enum RecvSource {
     /// The receive queue of the QP, or the SRQ that the QP was created with.
     Qp(Qpn),
-    /// The XRC SRQ named by the message and accepted by [`Host::xrc_srq`].
+    /// The XRC SRQ specified by the message and accepted by [`Host::xrc_srq`].
     XrcSrq {
         /// XRC target that received the message. The fetched request belongs to it.
         qpn: Qpn,
@@ -45,7 +45,7 @@ pub enum RecvSource {
 }
 
 impl RecvSource {
-    /// Returns the XRC SRQ, if the message names one.
+    /// Returns the XRC SRQ, if the message specifies one.
     pub const fn srqn(self) -> Option<Srqn> {
         match self {
             Self::Qp(_) => None,
@@ -54,7 +54,7 @@ impl RecvSource {
     }
 }
 
-/// Why an XRC request may not use the SRQ that it names.
+/// Why an XRC request may not use the SRQ that it specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XrcError {
     /// No SRQ has the number, or the SRQ is not an XRC SRQ.
@@ -67,7 +67,7 @@ pub enum XrcError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
     /// Protection domain that the key must belong to. This is the QP's protection domain or, if an XRC target executes
-    /// the request, that of the SRQ named by the request.
+    /// the request, that of the SRQ specified by the request.
     pub pd: Pdn,
     /// QP on whose behalf memory is accessed. A type 2B window can only be used by the QP that it is bound to.
     pub qpn: Qpn,
@@ -118,8 +118,8 @@ pub enum AccessError {
     Key,
     /// The key is allocated but not valid.
     Invalid,
-    /// The operation does not apply to this type of key. For example, a local work request names a window, or an
-    /// invalidation names a region that only a command can invalidate.
+    /// The operation does not apply to this type of key. For example, a local work request refers to a window, or an
+    /// invalidation refers to a region that only a command can invalidate.
     Kind,
     /// The region or window belongs to another protection domain.
     Pd,
@@ -246,7 +246,7 @@ pub trait Host {
         None
     }
 
-    /// Checks whether requests to the XRC target `qpn` may name the SRQ `srqn`, and returns the protection domain that
+    /// Checks whether requests to the XRC target `qpn` may use the SRQ `srqn`, and returns the protection domain that
     /// their memory accesses are checked against. Called for each request packet, because an SRQ can be destroyed
     /// between two packets.
     ///
@@ -337,7 +337,7 @@ pub trait Host {
         Err(AccessError::Kind)
     }
 
-    /// Invalidates the key named by a SEND with invalidate, on behalf of the QP that received the SEND. No later access
+    /// Invalidates the key in a SEND with invalidate, on behalf of the QP that received the SEND. No later access
     /// through the key succeeds.
     ///
     /// # Errors

@@ -66,8 +66,8 @@ pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 /// indefinitely if the owner polled them more slowly than queues are flushed.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 
-/// Number of events after which a call that handles deadlines or QPs in ERR returns. Bounded because a host may write a
-/// trace line for each event.
+/// Number of events after which a call that handles deadlines or QPs in ERR returns. A limit is needed because a host
+/// may write a trace line for each event.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
 /// Interval at which QPs in ERR are polled for receive requests posted after the error, which no doorbell announces.

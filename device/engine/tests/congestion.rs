@@ -78,8 +78,8 @@ fn connected_qp_packets_use_ect_and_keep_dscp() {
     }
 }
 
-/// Compares all bytes of the CNP, except for the QP number, with the CNPs that other vendors' adapters send (annex A17,
-/// section A17.9.3).
+/// All bytes of the CNP, except for the QP number, match the CNPs that hardware adapters send (annex A17, section
+/// A17.9.3).
 #[test]
 fn marked_data_causes_cnp_to_sender() {
     for service in [Service::Rc, Service::Uc] {

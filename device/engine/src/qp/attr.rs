@@ -16,10 +16,11 @@ use crate::limits::GRH_BYTES;
 pub enum Service {
     /// Reliable connection (RC), IBTA 9.7.
     Rc,
-    /// Initiator of an extended reliable connection (XRC). It only sends, and each request names an SRQ at the target.
+    /// Initiator of an extended reliable connection (XRC). It only sends, and each request specifies an SRQ at the
+    /// target.
     XrcIni,
-    /// Target of an extended reliable connection (XRC). It only responds, and each request names an SRQ in the target's
-    /// XRC domain.
+    /// Target of an extended reliable connection (XRC). It only responds, and each request specifies an SRQ in the
+    /// target's XRC domain.
     XrcTgt,
     /// Unreliable connection (UC), IBTA 9.8.2.
     Uc,
@@ -158,7 +159,7 @@ pub enum State {
     Err,
 }
 
-/// Formats the state as the specification names it, such as `RTS`.
+/// Formats the state as in the specification, such as `RTS`.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -331,10 +332,10 @@ pub struct QpAttrs {
     /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False if it is
     /// unknown which of the port's addresses the peer uses.
     pub own_address: bool,
-    /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
+    /// Index of the QP's P_Key in the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
     /// Q_Key that incoming datagrams must carry (UD). An outgoing datagram also carries this Q_Key if its work request
-    /// names a controlled Q_Key.
+    /// specifies a controlled Q_Key.
     pub qkey: Qkey,
     /// Whether datagrams with any Q_Key are accepted (UD).
     pub any_qkey: bool,
@@ -358,7 +359,7 @@ pub struct QpAttrs {
     /// Layout of the area in front of a received datagram.
     pub grh_area: GrhArea,
     /// Whether receive requests come from the QP's shared receive queue (SRQ). Has no effect on XRC, where each message
-    /// names an SRQ.
+    /// specifies an SRQ.
     pub srq: bool,
     /// Whether work requests on this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,

@@ -45,7 +45,7 @@ pub(crate) enum FatalError {
     Recv(DropReason, Option<AccessError>),
     /// A work queue cannot be read.
     Queue(Queue),
-    /// The SRQ named by an XRC message cannot be read.
+    /// The SRQ specified by an XRC message cannot be read.
     XrcSrq(Srqn),
 }
 

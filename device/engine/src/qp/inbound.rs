@@ -39,7 +39,7 @@ pub(crate) struct Origin {
 pub(crate) enum RequestError {
     /// The packet is malformed or violates the opcode sequence.
     Invalid,
-    /// The packet names an SRQ that it may not use (XRC).
+    /// The packet specifies an SRQ that it may not use (XRC).
     Xrceth(Srqn, XrcError),
     /// No receive request is posted.
     NotReady,
@@ -53,7 +53,7 @@ pub(crate) enum RequestError {
     Scatter(AccessError),
     /// The memory access of a WRITE was denied.
     NoAccess(AccessError),
-    /// A SEND with invalidate named a key that it may not invalidate. The SEND's data has been written.
+    /// A SEND with invalidate specified a key that it may not invalidate. The SEND's data has been written.
     Invalidate(AccessError),
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Inbound {
     message: Option<Message>,
     /// Receive request that has been fetched for the current message but not yet completed.
     recv: Option<RecvRequest>,
-    /// SRQ that the current message names (XRC).
+    /// SRQ of the current message (XRC).
     srqn: Option<Srqn>,
 }
 
@@ -90,7 +90,7 @@ impl Inbound {
         self.message.is_some()
     }
 
-    /// Returns whether a message is in progress and names an SRQ other than `srqn`.
+    /// Returns whether a message for an SRQ other than `srqn` is in progress.
     pub(crate) fn is_for_other_srq(&self, srqn: Option<Srqn>) -> bool {
         self.is_open() && self.srqn != srqn
     }

@@ -59,7 +59,7 @@ struct ReadReply {
     /// later packet.
     begin: u32,
     msn: Msn,
-    /// Protection domain of the SRQ named by the request (XRC).
+    /// Protection domain of the SRQ specified by the request (XRC).
     srq_pd: Option<Pdn>,
     kind: ReplyKind,
 }

@@ -12,11 +12,11 @@
 //! expected PSN can cause a fatal NAK. A duplicate READ whose key is no longer valid is dropped, so a forged duplicate
 //! cannot tear down the connection.
 //!
-//! Every XRC request names an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ that
-//! does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets name
-//! different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the specification defines
-//! local events but no NAK codes for them. Memory accesses by an accepted request are checked against the protection
-//! domain of the SRQ.
+//! Every XRC request specifies an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ
+//! that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets
+//! specify different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the specification
+//! defines local events but no NAK codes for them. Memory accesses by an accepted request are checked against the
+//! protection domain of the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
@@ -427,7 +427,7 @@ impl Responder {
 /// Returns the request context: the identity for memory accesses, and the queue of the receive request.
 ///
 /// # Errors
-/// Fails if an XRC request names an SRQ that it may not use, or has a reserved opcode and therefore names none.
+/// Fails if an XRC request specifies an SRQ that it may not use, or has a reserved opcode and therefore specifies none.
 fn request_context<H: Host>(
     core: &Core,
     ctx: &Ctx<'_, H>,
@@ -445,7 +445,7 @@ fn request_context<H: Host>(
 }
 
 impl RequestContext {
-    /// Returns the protection domain of the SRQ that the request names, if any.
+    /// Returns the protection domain of the SRQ that the request specifies, if any.
     fn srq_pd(&self) -> Option<Pdn> {
         self.source.srqn().map(|_| self.initiator.pd)
     }

@@ -1,4 +1,4 @@
-//! Two engines, a wire on which the test controls the fate of each packet, and a clock that the test advances.
+//! Two engines, a wire on which the test decides which packets arrive, and a clock that the test advances.
 #![allow(clippy::unwrap_used, reason = "test code")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses only part of this module")]
 
@@ -59,11 +59,11 @@ impl Node {
 }
 
 pub const PD: u32 = 3;
-/// Key of a 64 KiB region at [`VA`] that both sides have, with all permissions.
+/// Key of a 64 KiB region at [`VA`] on both sides, with all permissions.
 pub const KEY: u32 = 0x21;
 pub const VA: u64 = 0x10_0000;
 pub const REGION: usize = 65536;
-/// Key of a region that both sides have, with local read permission only.
+/// Key of a region on both sides, with local read permission only.
 pub const LOCKED: u32 = 0x22;
 /// The ACK timeout (code 14).
 pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);

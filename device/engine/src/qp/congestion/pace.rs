@@ -9,7 +9,7 @@ use crate::Instant;
 /// are needed to reduce the rate to that of the link.
 const LINE_RATE: u64 = 3_125_000_000;
 
-/// Minimum rate in bytes per second (100 Mbit/s), however many notifications the peer sends.
+/// Minimum rate in bytes per second (100 Mbit/s), regardless of how many notifications the peer sends.
 const MIN_RATE: u64 = 12_500_000;
 
 /// Additive increase per period, in bytes per second (40 Mbit/s).

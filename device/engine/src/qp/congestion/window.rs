@@ -16,7 +16,7 @@ pub(crate) struct Window {
     cap: u32,
     /// Packets acknowledged since the window was last widened.
     credit: u32,
-    /// Number of packets still to be acknowledged before another loss counts.
+    /// Number of packets still to be acknowledged before another loss is counted.
     recovering: u32,
 }
 
@@ -50,7 +50,7 @@ impl Window {
     }
 
     /// Records a loss detected while `outstanding` packets were unacknowledged. All losses among those packets count as
-    /// one. Returns false if an earlier loss among them has already counted.
+    /// one. Returns false if an earlier one among them has already been counted.
     pub(crate) fn on_loss(&mut self, outstanding: u32) -> bool {
         if self.recovering > 0 {
             return false;

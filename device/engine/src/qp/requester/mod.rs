@@ -59,8 +59,8 @@ struct Request {
     /// For a READ: whether any request packet covered only part of the message. If so, response sequences can start and
     /// end inside the message.
     is_chunked: bool,
-    /// Sequence number among messages that consume a receive request. For any other message, the number of the last
-    /// message before it that consumes one.
+    /// Sequence number among messages that consume a receive request. If this message consumes none, the number of the
+    /// last earlier message that does.
     recv_seq: u32,
     /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
@@ -361,8 +361,8 @@ impl Requester {
         ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
     }
 
-    /// Handles an RNR NAK for the front request: nothing is sent before `until`, and then only a few packets until one
-    /// is acknowledged, because the responder drops packets that follow a refused one.
+    /// Handles an RNR NAK for the front request. Nothing is sent before `until`. After that, only a few packets are
+    /// sent until one is acknowledged, because the responder drops packets that follow a refused one.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,

@@ -109,8 +109,8 @@ impl Requester {
                 }
                 self.go_back(core, ctx, RetryCause::SequenceNak)
             }
-            // IBTA 9.9.2: any other NAK completes the earlier requests, fails the request that it names and moves the
-            // QP to ERR.
+            // IBTA 9.9.2: any other NAK completes the earlier requests, fails the request at its PSN and moves the QP
+            // to ERR.
             Syndrome::Nak(code) => {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
@@ -247,7 +247,7 @@ impl Requester {
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;
-        // Bounded: each iteration but the last removes a request from the queue.
+        // The loop terminates, because each iteration but the last removes a request from the queue.
         while left > 0 {
             let Some(front) = self.queue.front() else { break };
             if front.returns_data() {

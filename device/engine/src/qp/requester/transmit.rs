@@ -30,7 +30,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         out: &mut Vec<u8>,
     ) -> Result<Step, FatalError> {
-        // Bounded, because a guest can link a chain of NOPs back to itself.
+        // The loop is bounded, because a guest can link a chain of NOPs to itself.
         for _ in 0..limits::REQUESTS_PER_STEP {
             if self.rnr_state.is_waiting() || (self.cursor == self.queue.len() && !self.fetch(core, ctx)?) {
                 return Ok(Step::Idle);
