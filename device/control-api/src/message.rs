@@ -176,7 +176,7 @@ const fn one_file() -> NonZeroU16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// All devices, in the order in which they were added.
+    /// All devices, in the order they were added.
     Devices(Vec<DeviceRow>),
     /// Path of the configuration file, if there is one.
     Configuration(Option<PathBuf>),

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A JSON object with at most one key. The value is kept as text, so its fields stay in the order in which the sender
-/// wrote them.
+/// A JSON object with at most one key. The value is kept as text to preserve the order of its fields.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Named(BTreeMap<String, Box<RawValue>>);

@@ -6,8 +6,8 @@
 //! the time the call returns. Most functions do not check results, so that they also work on a device whose memory is
 //! unmapped.
 //!
-//! Drivers and devices share the `protocol` crate, so an encoding error in that crate could go unnoticed. Tests
-//! therefore spell out the bytes that they expect from the device.
+//! Drivers and devices share the `protocol` crate, so an encoding error in that crate could go unnoticed. To catch such
+//! errors, tests spell out the bytes that they expect from the device.
 //!
 //! # Examples
 //! ```no_run

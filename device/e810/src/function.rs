@@ -56,7 +56,7 @@ pub(super) struct Leaves {
 pub struct Function {
     pub rings: Rings,
     pub vectors: Vectors,
-    /// Registers that just store the value written to them.
+    /// Registers that return the last value written.
     pub stored: Stored,
     /// Whether the driver has enabled link status events.
     pub link_events: bool,

@@ -1,4 +1,4 @@
-//! State of the device, on which register accesses and admin commands act.
+//! Device state, used by register accesses and admin commands.
 //!
 //! Every reset drops the state in [`function`](super::function). The link, the flash, the DDP package and the LAN
 //! statistics survive a function reset.

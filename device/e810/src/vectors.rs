@@ -2,16 +2,16 @@
 //! enabled it.
 //!
 //! Each vector has one pending bit, and signalling a vector disables it (auto-mask). After handling all causes, the
-//! driver enables the vector again. No cause is therefore lost or signalled twice, even if the driver or the VMM masks
+//! driver enables the vector again. This way, no cause is lost or signalled twice, even if the driver or the VMM masks
 //! the vector for a long time.
 //!
 //! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time between
 //! two signals. If several causes are pending, the shortest of their intervals applies. If at least this interval has
 //! passed since the last signal, the vector is signalled immediately.
 //!
-//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are therefore
-//! coalesced until four descriptors have completed, another cause for the same vector fires, or a timeout expires. A
-//! frame and its reply then cause one interrupt instead of two.
+//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are coalesced
+//! until four descriptors have completed, another cause for the same vector fires, or a timeout expires. A frame and
+//! its reply then cause one interrupt instead of two.
 //!
 //! # Spec
 //! E810 interface, section 3.
@@ -101,8 +101,8 @@ pub struct Vectors {
 
 const INTERVALS: usize = 3;
 
-/// Number of completed descriptors at which coalescing ends. Four descriptors fill one cache line, the unit in which
-/// the E810 writes descriptors back.
+/// Number of completed descriptors that ends coalescing. Four descriptors fill one cache line, the unit of the E810's
+/// descriptor write-back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
 /// Maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to reply, even in an
@@ -356,7 +356,7 @@ impl Vectors {
         }
     }
 
-    /// Returns the time at which [`Vectors::handle_deadline`] must be called next.
+    /// Returns when [`Vectors::handle_deadline`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let timers = self.timers.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
         timers.filter_map(Vector::deadline).min()

@@ -9,7 +9,7 @@ use crate::AccessError;
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $reason:ident $counter:ident,)+) => {
-        /// Why a packet was dropped or rejected.
+        /// Reason for dropping or rejecting a packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum DropReason {
@@ -110,7 +110,7 @@ pub struct Dropped {
     pub opcode: Opcode,
     /// PSN of the packet. For a response that could not be sent, this is the PSN of the request.
     pub psn: Psn,
-    /// Why the packet was dropped or rejected.
+    /// Reason for dropping or rejecting the packet.
     pub reason: DropReason,
     /// The denied memory access, if one caused the drop.
     pub cause: Option<AccessError>,

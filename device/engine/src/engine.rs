@@ -47,7 +47,7 @@ pub struct Transmit {
     pub wr_id: Option<u64>,
 }
 
-/// Why a QP could not be created or modified.
+/// An error from [`Engine::create_qp`] or [`Engine::modify_qp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpError {
     /// The QP does not exist.
@@ -118,8 +118,8 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a round. Returns the time at which the next round begins if no input arrives earlier. A time in the past
-/// /// means that it begins immediately.
+/// /// Ends a round. Returns when the next round begins if no input arrives earlier. A time in the past means that it
+/// /// begins immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -403,8 +403,8 @@ impl Engine {
         None
     }
 
-    /// Returns the time at which [`Engine::handle_timeout`] must be called next. That time can be earlier than the next
-    /// deadline. If it has already passed, call it immediately.
+    /// Returns when [`Engine::handle_timeout`] must be called next. That time can be earlier than the next deadline. If
+    /// it has already passed, call it immediately.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -498,7 +498,7 @@ impl Engine {
         }
     }
 
-    /// Returns the event queue length at which the current call must stop.
+    /// Returns the event queue length that stops the current call.
     fn event_limit(&self) -> usize {
         limits::EVENT_BACKLOG.min(self.events.len() + limits::EVENTS_PER_CALL)
     }

@@ -20,22 +20,22 @@ pub struct QpStatus {
     /// Time since the last packet accepted from the peer; `None` if no packet has been accepted since RESET.
     #[serde(rename = "heard_us", with = "micros::optional")]
     pub last_packet: Option<Duration>,
-    /// When and why the QP stopped, if it is in SQE or ERR.
+    /// Time and cause of the transition to SQE or ERR, if the QP is in that state.
     pub ended: Option<Ended>,
-    /// Why the send queue is not sending.
+    /// Condition that keeps the send queue from sending.
     pub send: WaitReason,
     /// Packets that have been sent but not acknowledged.
     pub unanswered: Option<Unanswered>,
     /// Number of request packets retransmitted since RESET for any reason, including RNR NAKs.
     #[serde(default)]
     pub retransmitted: u64,
-    /// What the receive side expects next.
+    /// Packet or request that the receive side expects next.
     pub receive: Expecting,
     /// Number of replies waiting to be sent.
     pub answers: u32,
 }
 
-/// When and why a queue pair stopped.
+/// Time and cause of a transition to SQE or ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// Time since the transition.
@@ -45,7 +45,7 @@ pub struct Ended {
     pub by: EndedBy,
 }
 
-/// Why a queue pair moved to SQE or ERR.
+/// Cause of a transition to SQE or ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
@@ -55,7 +55,7 @@ pub enum EndedBy {
     Send(Status),
     /// A request from the peer or a receive request failed.
     Peer {
-        /// Why the packet was dropped or rejected.
+        /// Reason for dropping or rejecting the packet.
         reason: DropReason,
         /// The denied memory access, if one caused the failure.
         cause: Option<AccessError>,
@@ -64,7 +64,7 @@ pub enum EndedBy {
     Queue(Queue),
 }
 
-/// Why a send queue is not sending.
+/// Condition that keeps a send queue from sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
@@ -103,7 +103,7 @@ pub enum WaitReason {
     },
     /// The peer has not advertised a receive request for the next message.
     Credits {
-        /// Number of messages by which the next message exceeds the credit limit.
+        /// How far the next message is beyond the credit limit, in messages.
         beyond: u32,
     },
     /// The next request is fenced and waits for older requests.
@@ -172,7 +172,7 @@ pub struct Unanswered {
     pub timeout: Option<Duration>,
 }
 
-/// What the receive side of a queue pair expects next.
+/// Packet or request that the receive side of a queue pair expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expecting {

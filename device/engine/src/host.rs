@@ -30,7 +30,7 @@ pub enum Fetch<T> {
     Broken,
 }
 
-/// Queue from which the receive request for a message is fetched.
+/// Source of the receive request for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvSource {
     /// The receive queue of the QP, or the SRQ that the QP was created with.
@@ -54,7 +54,7 @@ impl RecvSource {
     }
 }
 
-/// Why an XRC request may not use the SRQ that it specifies.
+/// Reason why an XRC request may not use the SRQ that it specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XrcError {
     /// No SRQ has the number, or the SRQ is not an XRC SRQ.
@@ -110,7 +110,7 @@ impl Access {
     }
 }
 
-/// Why a memory access or a key operation was denied.
+/// Reason for denying a memory access or a key operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessError {
@@ -239,8 +239,8 @@ pub trait Host {
         self.next_recv(RecvSource::Qp(qpn))
     }
 
-    /// If software is still posting the next receive request of `qpn`, returns the time at which [`Host::next_recv`] can
-    /// return it. An RNR NAK then asks the peer to wait until that time.
+    /// Returns when [`Host::next_recv`] can return the next receive request of `qpn`, if software is still posting it.
+    /// An RNR NAK then asks the peer to wait until that time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None
@@ -353,7 +353,7 @@ pub trait Host {
     }
 
     /// Called for each request from the peer that the responder of `qpn` has executed, except SENDs, and for each
-    /// duplicate to which it has replied. An unreliable QP reports only WRITEs.
+    /// duplicate that it has replied to. An unreliable QP reports only WRITEs.
     fn request_executed(&mut self, qpn: Qpn, request: PeerRequest) {
         let _ = (qpn, request);
     }

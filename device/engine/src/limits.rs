@@ -70,7 +70,7 @@ pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 /// may write a trace line for each event.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// Interval at which QPs in ERR are polled for receive requests posted after the error, which no doorbell announces.
+/// Polling interval for QPs in ERR. Polling finds receive requests posted after the error, which no doorbell announces.
 /// JingZhao interface, section 10.5, requires 1 to 10 ms.
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 

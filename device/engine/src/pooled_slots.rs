@@ -27,7 +27,7 @@ impl PooledSlots {
         self.requests >= limits::POOLED_REQUESTS
     }
 
-    /// Returns the factor by which a full request queue grows. The factor is high while more than half of the pool is
+    /// Returns the growth factor for a full request queue. The factor is high while more than half of the pool is
     /// free, because each growth step moves all queued requests, and a burst of messages often fills a queue that has
     /// just been shrunk.
     fn growth_of_requests(self) -> usize {

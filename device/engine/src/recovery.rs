@@ -71,7 +71,7 @@ pub struct Retry {
     pub qpn: Qpn,
     /// Event that causes the retry.
     pub cause: RetryCause,
-    /// Oldest unacknowledged PSN, at which the retransmission starts.
+    /// Oldest unacknowledged PSN, where the retransmission starts.
     pub psn: Psn,
     /// Number of unacknowledged packets.
     pub packets: u32,
@@ -82,7 +82,7 @@ pub struct Retry {
     pub limit: Option<u8>,
 }
 
-/// Why a requester retransmits packets.
+/// Cause of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryCause {
     /// The ACK timer has expired.

@@ -8,8 +8,8 @@ use crate::Instant;
 /// the old entry without a search.
 ///
 /// Only an earlier deadline replaces an entry. If a QP's deadline is postponed or no longer needed, its entry stays
-/// until it fires, and the QP then registers its current deadline. An acknowledgement therefore needs no tree
-/// operation, at the cost of one early wake-up per timeout period.
+/// until it fires, and the QP then registers its current deadline. This saves a tree operation for each
+/// acknowledgement, at the cost of one early wake-up per timeout period.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     entries: BTreeSet<(Instant, u32)>,

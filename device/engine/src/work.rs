@@ -190,7 +190,7 @@ pub struct SendRequest {
     pub op: SendOp,
     /// Gather list or inline data; for READs and atomics, the scatter list.
     pub payload: Payload,
-    /// Which earlier requests this request waits for.
+    /// Earlier requests that this request waits for.
     pub fence: Fence,
     /// Whether to request a solicited event at the receiver.
     pub solicited: bool,

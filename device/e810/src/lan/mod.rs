@@ -53,7 +53,7 @@ pub(super) struct OutgoingFrame {
     pub(super) destination: Destination,
 }
 
-/// Why a transmit queue could not be added.
+/// An error from adding a transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AddError {
     #[error("transmit queue {0} does not exist")]

@@ -47,7 +47,7 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
 }
 
-/// Why a frame was not delivered.
+/// Reason for not delivering a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RxError {
     /// Too few buffers are posted.
@@ -273,7 +273,7 @@ impl ReceiveQueue {
     }
 
     /// Writes a descriptor, status byte last: first the bytes after the status byte, then the bytes before it.
-    /// Software that sees the done bit therefore sees the whole descriptor.
+    /// Software that sees the done bit sees the whole descriptor.
     fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);

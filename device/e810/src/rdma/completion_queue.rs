@@ -2,8 +2,8 @@
 //!
 //! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the write. If
 //! the device writes a CQE in that interval, software expects an event for the CQE, but the device has not received the
-//! arm request yet. When the request arrives, the device therefore checks for unread entries. If any entry is unread,
-//! the device raises the event immediately. A spurious event is harmless.
+//! arm request yet. When the request arrives, the device checks for unread entries, and raises the event immediately if
+//! it finds any. A spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
@@ -33,7 +33,7 @@ enum Armed {
 pub(super) struct CqNotification {
     /// Number of the CEQ to write to.
     pub(super) ceq: u16,
-    /// Cookie of the CQ, to be written to the event.
+    /// Cookie of the CQ, which the event contains.
     pub(super) cookie: u64,
 }
 
@@ -60,7 +60,7 @@ impl CqFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PushError {
     pub(super) fault: CqFault,
-    /// Whether this is the first lost CQE, for which an asynchronous event is raised.
+    /// Whether this is the first lost CQE, which raises an asynchronous event.
     pub(super) first: bool,
 }
 

@@ -79,7 +79,7 @@ fn offered(limits: &Limits) -> FpmLimits {
     }
 }
 
-/// A kind of object for which "commit FPM" reserves addresses.
+/// An object kind that "commit FPM" reserves addresses for.
 struct Object {
     /// Byte offset of the kind's word in the "commit FPM" buffer.
     at: usize,

@@ -92,8 +92,8 @@ impl Groups {
     ///
     /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation after
     /// releasing the lock. If two members join concurrently, the modify operation can precede the create operation. If
-    /// two members leave concurrently, the modify operation can follow the destroy operation. Modifying a group that
-    /// does not exist therefore succeeds, and takes effect when the group is created.
+    /// two members leave concurrently, the modify operation can follow the destroy operation. For this reason,
+    /// modifying a group that does not exist succeeds, and takes effect when the group is created.
     ///
     /// # Errors
     /// Fails if the index is out of range, or the member list is not in mapped memory.

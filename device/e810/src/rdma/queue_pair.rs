@@ -144,8 +144,8 @@ impl QueuePair {
 
     /// Returns the engine's state and attributes for the current context.
     pub(super) fn current(&mut self, path_context: PathContext<'_>) -> Modify {
-        // irdma frees ARP entries that the kernel's neighbour cache ages out. A connection therefore keeps
-        // the last MAC address until the entry is reused.
+        // irdma frees ARP entries that the kernel's neighbour cache ages out, so a connection keeps the last MAC
+        // address until the entry is reused.
         let index = self.context.arp_index;
         match path_context.paths.neighbour(index) {
             Some(mac) => self.peer = Some((index, mac)),

@@ -32,7 +32,7 @@ use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::limits::Limits;
 use crate::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
 
-/// CQ to which control queue completions are written.
+/// CQ for completions of control queue operations.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 
 #[derive(Debug)]
@@ -252,7 +252,7 @@ pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     }
 }
 
-/// Returns the time at which [`flush_late`] must be called next.
+/// Returns when [`flush_late`] must be called next.
 pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
@@ -320,8 +320,8 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // If the table has no free entry for a neighbour, the driver issues no operation. The device therefore reports
-        // that the table is full as soon as its last entry is used.
+        // If the table has no free entry for a neighbour, the driver issues no operation, so report that the table is
+        // full as soon as its last entry is used.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

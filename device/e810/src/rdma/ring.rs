@@ -1,4 +1,4 @@
-//! Rings written by the device. The top bit of each entry is its polarity, by which software recognises new entries.
+//! Rings written by the device. Software recognises new entries by their polarity, the top bit of each entry.
 //!
 //! # Spec
 //! E810 interface, sections 12.2, 12.4 and 12.6.

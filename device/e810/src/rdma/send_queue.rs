@@ -1,8 +1,8 @@
 //! The send queue of a queue pair: fetches WQEs in order and skips padding.
 //!
 //! Software does not ring the doorbell for every WQE. It reads the consumer index that the device publishes in the
-//! shadow area, and rings the doorbell only if the device has reached the new WQE. The device therefore publishes its
-//! index before it goes idle, and then polls once more.
+//! shadow area, and rings the doorbell only if the device has reached the new WQE. Before it goes idle, the device
+//! publishes its index and then polls once more.
 //!
 //! # Spec
 //! E810 interface, section 13.4.

@@ -19,7 +19,7 @@ const GSI: u32 = 1;
 /// Row number of the asynchronous event queue, after all CEQs.
 const ASYNC: u16 = MAX_CEQS;
 
-/// State from which the rows are built.
+/// Device state that the rows describe.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) rdma: &'a Rdma,

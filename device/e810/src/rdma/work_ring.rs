@@ -60,8 +60,7 @@ impl WorkRing {
     pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let mut word = [0; Control::LEN];
         self.copy(pages, CONTROL_OFFSET, &mut word)?;
-        // Software writes the control word last. The rest of the WQE must therefore be read after the control
-        // word.
+        // Software writes the control word last, so read the rest of the WQE after it.
         fence(Ordering::Acquire);
         Ok((Control::parse(&word).valid == self.polarity).then_some(word))
     }

@@ -26,7 +26,7 @@ pub(in super::super) struct Route {
     pub(in super::super) vsis: VsiSet,
 }
 
-/// Why a transmitted frame is discarded.
+/// Reason for discarding a transmitted frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum DiscardError {
     NoVsi,

@@ -76,7 +76,7 @@ impl Switch {
         }
     }
 
-    /// Returns the VSIs to which an action applies.
+    /// Returns the VSIs that an action applies to.
     fn members(&self, action: &Action) -> VsiSet {
         let mut members = VsiSet::default();
         match action {

@@ -34,7 +34,7 @@ pub(crate) struct Origin {
     pub(crate) pkey_index: u16,
 }
 
-/// Why a request packet was not accepted.
+/// Reason for not accepting a request packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestError {
     /// The packet is malformed or violates the opcode sequence.

@@ -1,4 +1,4 @@
-//! The SET_IRQS command, with which a client configures interrupt vectors.
+//! The SET_IRQS command, which configures interrupt vectors.
 
 use std::os::fd::OwnedFd;
 

@@ -33,7 +33,7 @@ const LOCK_WINDOW: Duration = Duration::from_secs(60);
 /// Pause between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why a listening socket could not be created or taken over.
+/// An error from creating or taking over a listening socket.
 #[derive(Debug, Error)]
 pub enum ListenError {
     /// Another process is listening on this path.
@@ -135,7 +135,7 @@ impl Listener {
         self.file.is_none()
     }
 
-    /// Returns the path on which the socket listens, if it has one.
+    /// Returns the path that the socket listens on, if it has one.
     pub fn path(&self) -> Option<PathBuf> {
         self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
     }
@@ -295,7 +295,7 @@ fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
     }
 }
 
-/// Removes a socket file on which no process listens.
+/// Removes a socket file that no process listens on.
 fn remove_stale(path: &Path) -> Result<(), ListenError> {
     let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
     match std::fs::symlink_metadata(path) {

@@ -114,8 +114,8 @@ fn group_contains_members_listed_in_its_context() {
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
-/// Section 13.8: drivers choose an operation under a lock, but issue it after releasing the lock. The operations for
-/// two members can therefore arrive in the wrong order.
+/// Section 13.8: drivers choose an operation under a lock, but issue it after releasing the lock, so the operations for
+/// two members can arrive in the wrong order.
 #[test]
 fn group_accepts_reordered_modify() {
     let address = IpAddr::from([239, 1, 2, 3]);

@@ -124,7 +124,7 @@ fn datagram_to_invalid_destination_is_dropped() {
     }
 }
 
-/// E810 interface, section 13.9: the driver does not report the port's IP addresses to the device. The device therefore
+/// E810 interface, section 13.9: the driver does not report the port's IP addresses to the device, so the device
 /// accepts datagrams to any unicast address.
 #[test]
 fn datagram_to_other_unicast_address_is_delivered() {

@@ -28,7 +28,7 @@ const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
 /// CQ of the peer's queue pairs, which are connected to the hostile driver's.
 const PEERS_CQ: Cqn = Cqn::new(8);
-/// Guest memory to which the hostile driver may make the device write.
+/// Guest memory that the device may write on behalf of the hostile driver.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 /// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;

@@ -112,7 +112,7 @@ impl Pace {
         self.paused &= now < self.burst_from;
     }
 
-    /// Returns the time at which a link with the current rate would finish sending the burst.
+    /// Returns when a link with the current rate would finish sending the burst.
     fn due(&self) -> Instant {
         self.burst_from + Duration::from_nanos(self.burst * 1_000_000_000 / self.rate)
     }

@@ -43,7 +43,7 @@ use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest,
 #[derive(Debug)]
 struct Request {
     wr: SendRequest,
-    /// Time at which the request was fetched.
+    /// Time when the request was fetched.
     since: Instant,
     /// Message length in bytes.
     len: u32,

@@ -158,9 +158,9 @@ impl Requester {
         let index = ahead(self.unacked, front.first);
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
-        // After a READ has been retried from its middle, responses to the old and the new request can be in flight,
-        // and some responders (soft-RoCE) resume with MIDDLE. Therefore, check only where responses end: the READ must
-        // end with LAST or ONLY, and no earlier packet may be LAST or ONLY except at the end of a chunk.
+        // After a READ has been retried from its middle, responses to the old and the new request can be in flight, and
+        // some responders (soft-RoCE) resume with MIDDLE. For this reason, check only where responses end: the READ
+        // must end with LAST or ONLY, and no earlier packet may be LAST or ONLY except at the end of a chunk.
         let in_place = if front.is_chunked {
             let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)
