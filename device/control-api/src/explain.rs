@@ -210,7 +210,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Describes a reason that can end a connection. For any other reason, returns its name.
+/// Returns a description of a reason that can end a connection, or the name of any other reason.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",

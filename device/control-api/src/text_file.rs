@@ -33,7 +33,7 @@ pub fn read(path: &Path) -> io::Result<String> {
     read_from(file)
 }
 
-/// Reads standard input to its end.
+/// Reads all of standard input.
 ///
 /// # Errors
 /// Fails if standard input cannot be read, or is longer than [`MAX_LEN`].

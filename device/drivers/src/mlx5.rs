@@ -156,8 +156,7 @@ impl<B: Bus> Driver<B> {
         output
     }
 
-    /// Executes a command in slot 0 and returns its output. Stops waiting for the command after a bounded number of
-    /// polls.
+    /// Executes a command in slot 0 and returns its output. Gives up waiting after a bounded number of polls.
     pub fn execute(&mut self, input: &[u8], output_len: usize) -> Vec<u8> {
         self.post(0, input, output_len);
         self.submit(1);

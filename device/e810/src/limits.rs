@@ -53,7 +53,7 @@ pub const MAX_LAYER_ELEMENTS: u16 = 512;
 pub const MAX_COMMAND_ELEMENTS: u16 = 64;
 /// Maximum number of rate profiles per kind and layer, including profile 0, which always exists.
 pub const MAX_RATE_PROFILES: u16 = 64;
-/// Maximum number of RDMA queue sets: one per scheduler leaf. The limit on leaves does not limit the number of sets,
+/// Maximum number of RDMA queue sets: one per scheduler leaf. The limit on leaves does not cap the number of sets,
 /// because a set remains when its leaf is deleted together with an ancestor.
 pub const MAX_RDMA_SETS: usize = 512;
 /// Maximum number of entries in the function's RSS lookup table. Drivers accept no other maximum.

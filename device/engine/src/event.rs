@@ -18,7 +18,7 @@ pub enum Queue {
     Recv,
 }
 
-/// Completion status of a failed request, as defined for verbs.
+/// Completion status of a failed request, as defined by RDMA verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]

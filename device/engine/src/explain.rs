@@ -49,7 +49,7 @@ pub struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndedBy {
-    /// Software moved the QP.
+    /// Software moved the QP to this state.
     Software,
     /// A send request failed.
     Send(Status),
@@ -78,7 +78,7 @@ pub enum WaitReason {
     NothingPosted,
     /// The QP is ready to send and is waiting for its turn.
     Turn,
-    /// Sending is paused after congestion notifications.
+    /// Sending is paused because of congestion notifications.
     Congestion {
         /// Time until sending resumes.
         #[serde(rename = "left_us", with = "micros")]

@@ -54,7 +54,7 @@ impl RecvSource {
     }
 }
 
-/// Reason why an XRC request may not use the SRQ that it specifies.
+/// Reason that an XRC request may not use the SRQ that it specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XrcError {
     /// No SRQ has the number, or the SRQ is not an XRC SRQ.

@@ -1,4 +1,4 @@
-//! The engine's limits, and what each one protects.
+//! The engine's limits and the reason for each.
 //!
 //! The table shows how much memory a malicious guest and malicious peers can make one engine hold, assuming the largest
 //! number of QPs that any front-end supports (2^17).

@@ -1,4 +1,4 @@
-//! Work requests, as defined by the verbs.
+//! Work requests, as defined by RDMA verbs.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Pkey, Qkey, Qpn, Rkey, Srqn, Va};

@@ -37,7 +37,7 @@ fn psn_gap_causes_one_sequence_nak() {
 }
 
 #[test]
-fn each_send_without_receive_request_causes_one_rnr_nak() {
+fn each_send_without_receive_causes_rnr_nak() {
     let replies = flood(|pair| send_only(pair, 0));
     assert_eq!(replies.len(), FLOOD);
     assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));

@@ -99,7 +99,7 @@ fn read_up_to(index: u32) -> Pair {
 }
 
 #[test]
-fn read_response_with_wrong_opcode_or_length_fails_read() {
+fn malformed_read_response_fails_read() {
     for index in 0..3 {
         let (right, right_len) = (RESPONSES[index as usize], if index == 2 { 88 } else { 256 });
         let cases = RESPONSES.map(|operation| (operation, right_len)).into_iter();
@@ -243,7 +243,7 @@ fn ack_ends_rnr_wait() {
 }
 
 #[test]
-fn ack_after_timeout_prevents_retransmission_of_acked_packets() {
+fn ack_after_timeout_limits_retransmission() {
     let mut pair = Pair::new();
     for id in 0..3 {
         pair.post(A, write(id, 0x8000, 10));
@@ -277,7 +277,7 @@ fn timeouts_and_sequence_naks_share_retry_counter() {
 
 /// Section 9.7.6 (local ACK timeout): the timer runs from the oldest unacknowledged packet.
 #[test]
-fn ack_timer_restarts_on_progress_but_not_on_sending() {
+fn ack_timer_restarts_only_on_progress() {
     let third = TIMEOUT / 3;
     let mut pair = Pair::new();
     for id in 0..3 {
@@ -313,7 +313,7 @@ fn timed_out_read_is_retransmitted_with_full_length() {
 
 /// The response to a READ is lost. The NAKs for the packets after the READ all report that loss.
 #[test]
-fn sequence_naks_after_lost_read_trigger_one_retransmission() {
+fn naks_after_lost_read_cause_one_retransmission() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     for id in 2..10 {

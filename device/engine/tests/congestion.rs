@@ -140,7 +140,7 @@ fn marked_read_response_causes_cnp() {
 }
 
 #[test]
-fn no_cnp_is_sent_for_ack_datagram_or_dropped_packet() {
+fn acks_datagrams_and_drops_cause_no_cnp() {
     // An acknowledgement carries no data, so it causes no CNP even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
@@ -191,7 +191,7 @@ fn cnp_reduces_rate_and_rate_recovers_afterwards() {
 }
 
 #[test]
-fn cnp_slows_read_responses_but_not_acks_and_naks() {
+fn cnp_slows_read_responses_but_not_acks() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);
@@ -220,7 +220,7 @@ fn cnp_slows_read_responses_but_not_acks_and_naks() {
 
 /// The bound must hold even at the minimum rate, because the peer may choose an ACK timeout of 1 ms.
 #[test]
-fn queued_reply_waits_for_at_most_two_pacing_pauses() {
+fn queued_reply_waits_at_most_two_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..100 {
         notify(&mut pair, B);

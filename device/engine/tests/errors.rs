@@ -25,7 +25,7 @@ fn assert_refused(pair: &mut Pair, status: Status, events: &[AsyncEvent]) {
 }
 
 #[test]
-fn write_with_wrong_rkey_is_rejected_at_first_packet() {
+fn wrong_rkey_rejects_write_at_first_packet() {
     let mut pair = Pair::new();
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0x8000) };
     pair.post(A, request(1, SendOp::Write { remote: bad, imm: None }, &[sge(0, 300)]));
@@ -123,7 +123,7 @@ fn rejects_unaligned_or_unpermitted_atomic() {
 }
 
 #[test]
-fn send_longer_than_receive_buffer_is_invalid_request() {
+fn oversized_send_causes_invalid_request_nak() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 299);
     pair.post_recv(B, 8, 0x9000, 299);
@@ -227,7 +227,7 @@ fn each_nak_code_maps_to_its_status() {
 }
 
 #[test]
-fn wrong_response_opcode_or_length_fails_with_bad_response() {
+fn malformed_response_fails_with_bad_response() {
     use Operation as O;
     let ack = aeth(ACK);
     let atomic_ack = |syndrome| Ext::AtomicAck(Aeth { syndrome, msn: Default::default() }, 0);
@@ -301,7 +301,7 @@ fn request_with_gather_error_completes_in_order() {
 }
 
 #[test]
-fn read_into_unwritable_buffer_is_local_protection_error() {
+fn read_into_unwritable_buffer_fails_locally() {
     let mut pair = Pair::new();
     pair.a.host.add_region(0x30, PD, VA, 100, Rights::empty());
     let bad = Sge { lkey: Lkey::new(0x30), ..sge(0, 10) };
@@ -311,7 +311,7 @@ fn read_into_unwritable_buffer_is_local_protection_error() {
 }
 
 #[test]
-fn oversized_message_is_local_length_error() {
+fn oversized_message_fails_with_local_length_error() {
     let mut pair = Pair::with(|_, attrs| attrs.max_message_len = 1000);
     pair.post(A, write(1, 0, 1000));
     pair.post(A, write(2, 0, 1001));
@@ -349,7 +349,7 @@ fn unreadable_work_queue_raises_wq_catastrophic_event() {
 }
 
 #[test]
-fn packet_with_wrong_pkey_qp_service_or_source_is_dropped() {
+fn packet_with_mismatched_headers_is_dropped() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 100);
     let send = |pair: &mut Pair, tune: fn(&mut protocol::roce::Bth)| {
@@ -451,7 +451,7 @@ fn unexpected_grh_requires_source_mac_of_peer() {
 }
 
 #[test]
-fn remote_operation_disabled_on_qp_is_invalid_request() {
+fn disabled_remote_operation_is_rejected() {
     use engine::RemoteAccess;
     let posted = |allowed: RemoteAccess, wr: engine::SendRequest| {
         let mut pair = Pair::with(|node, attrs| {

@@ -167,7 +167,7 @@ impl CompletionQueue {
     /// write, if one is due.
     ///
     /// # Errors
-    /// Fails if the entry cannot be written. It is then lost, and so are all later entries.
+    /// Fails if the entry cannot be written. This entry and all later ones are lost.
     pub(super) fn push(
         &mut self,
         pages: Pages<'_>,

@@ -66,7 +66,7 @@ impl Groups {
         self.groups.len()
     }
 
-    /// Returns snapshot rows for the groups with index `from` and above.
+    /// Returns snapshot rows for the groups, starting at index `from`.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, GroupRow)> {
         let groups = u16::try_from(from).into_iter().flat_map(|from| self.groups.range(from..));
         groups.map(|(number, Group { address, vlan, members, .. })| {

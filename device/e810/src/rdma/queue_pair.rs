@@ -38,9 +38,9 @@ const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
 const MAX_RETRIES: u8 = 7;
 
-/// RNR timer sent in NAKs: 0.64 ms at first, quadrupled by each further NAK up to 164 ms. The QP context has no field
-/// for the timer. The first timer is short, because the device is not notified of posted receives. Later timers are
-/// long, because some applications rely on a long timer: rdma_cm connections use 655 ms and few RNR retries.
+/// RNR timer sent in NAKs: 0.64 ms at first, quadrupled with each further NAK, up to 164 ms. The QP context has no
+/// field for the timer. The first timer is short, because the device is not notified of posted receives. Later timers
+/// are long, because some applications rely on a long timer: rdma_cm connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 

@@ -239,9 +239,10 @@ const FLUSHED: u16 = 1;
 
 /// Flushes late WQEs, which software posted to a QP in the error state after it had flushed the QP.
 ///
-/// Software flushes a QP again only if software itself moved the QP to the error state (section 14.2). If the device
-/// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
-/// 10.3.1.8. The device polls both queues instead of waiting for doorbells, because receive queues have no doorbell.
+/// Software flushes a QP a second time only if software itself moved the QP to the error state (section 14.2). If the
+/// device moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1,
+/// section 10.3.1.8. The device polls both queues instead of waiting for doorbells, because receive queues have no
+/// doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);

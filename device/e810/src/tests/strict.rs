@@ -1,4 +1,4 @@
-//! Tests of strict mode. Each violation is reported under its rule's name and no other. A correct driver causes no
+//! Tests of strict mode. Each violation is reported only under the name of its rule. A correct driver causes no
 //! reports.
 
 use card::telemetry::monitor::Rule;

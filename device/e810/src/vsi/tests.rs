@@ -155,7 +155,7 @@ fn vlan_mode_selects_permitted_frames() {
 }
 
 #[test]
-fn vsi_has_port_vlan_only_if_insertion_is_enabled() {
+fn port_vlan_requires_enabled_insertion() {
     let mut vsis = Vsis::default();
     let number = add(&mut vsis);
     let vsi = vsis.get_mut(number).unwrap();

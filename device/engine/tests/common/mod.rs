@@ -273,7 +273,7 @@ impl Pair {
         self.run(|_, _| true)
     }
 
-    /// Exchanges packets, losing the `n`-th packet (counting from 0) that `node` sends.
+    /// Exchanges packets, dropping the `n`-th packet (counting from 0) that `node` sends.
     pub fn lose(&mut self, node: Node, n: usize) -> Vec<String> {
         let mut count = 0;
         self.run(|from, _| {

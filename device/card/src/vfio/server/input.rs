@@ -71,7 +71,7 @@ impl Input {
         Self { buffer: vec![0; BUFFER_LEN], start: 0, end: 0, fds: Ok(Vec::new()) }
     }
 
-    /// Takes the next message if it is complete.
+    /// Removes and returns the next message if it is complete.
     pub(super) fn next(&mut self) -> Result<Option<Message<'_>>, ProtocolError> {
         let Some((header, len)) = self.peek(self.start)? else { return Ok(None) };
         let (start, end) = (self.start, self.start + len);

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::log_line;
 
-/// Number of clients that may wait to be accepted.
+/// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly. A lock
@@ -140,7 +140,7 @@ impl Listener {
         self.listener.local_addr().ok()?.as_pathname().map(Path::to_path_buf)
     }
 
-    /// Removes the socket file, unless another process has replaced it. New clients can then no longer connect.
+    /// Removes the socket file unless another process has replaced it. After that, new clients cannot connect.
     pub fn remove_file(&self) {
         if let Some((path, device, inode)) = &self.file {
             let ours =

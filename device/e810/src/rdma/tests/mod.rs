@@ -24,7 +24,7 @@ const NOP: Operation = Operation::Nop(Acknowledged { operand: 0 });
 /// Arm word that requests an event for the next completion.
 const ARM_NEXT: u64 = 1 << 14;
 
-/// Creates a device with RDMA enabled and both admin rings.
+/// Creates a device with RDMA enabled and both admin rings set up.
 fn started() -> Driver {
     powered_on_with(true)
 }

@@ -1,4 +1,4 @@
-//! RSS profiles, which the driver programs. A profile selects the words of a frame that are hashed.
+//! RSS profiles, programmed by the driver. A profile selects the words of a frame that are hashed.
 //!
 //! Drivers configure hashing for each flow type (`ethtool -N … rx-flow-hash`). The TCAM entries that they write match
 //! packet type groups, which the loaded package defines. If the package defines no groups, no entry can match.

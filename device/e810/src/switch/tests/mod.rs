@@ -1,4 +1,4 @@
-//! Tests for switch rules and forwarding. The rules are encoded in the same way as by drivers.
+//! Tests for switch rules and forwarding. Rules are encoded the way drivers encode them.
 
 mod rules;
 mod snapshot;

@@ -100,7 +100,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     let mut driver = Driver::new();
     driver.add(Rule::mac(ME, to_vsi(1)));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, DROP).ether_type(0x8808));
-    // Add an LLDP rule recorded from a driver (run73-vlan.aq.gz), and a rule for a single destination address.
+    // Add an LLDP rule as recorded in `run73-vlan.aq.gz`, and a rule for a single destination address.
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE, to_vsi(1)).ether_type(0x88cc));
     driver.add(Rule::new(FROM_PORT, ETHER_TYPE_MAC, to_vsi(2)).ether_type(0x88f7).dst(GROUP));
     let nearest_bridge = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);

@@ -289,7 +289,7 @@ fn invalid_datagram_fails_locally() {
     }
 }
 
-/// Sections 10.3 (operations 29 and 2A) and 13.3.
+/// Sections 10.3 (operations 29 and 2A) and 13.3 define suspend and resume.
 #[test]
 fn suspended_qp_reports_event_and_can_resume() {
     use protocol::hca::e810::rdma::queue_pair::SuspendQp;

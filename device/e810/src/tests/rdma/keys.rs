@@ -118,7 +118,7 @@ fn fast_registration_lasts_until_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// As drivers do, the second registration uses a different key byte. Its length differs too.
+/// Like a driver, the test uses a different key byte for the second registration. The length differs too.
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
@@ -130,7 +130,7 @@ fn invalidated_region_can_be_registered_again() {
     pair.assert_refused(REGION | 1, TARGET, 0x102);
 }
 
-/// Section 16.2, E-32: the receiver need not invalidate the key itself.
+/// Section 16.2, E-32: the receiver does not have to invalidate the key itself.
 #[test]
 fn send_with_invalidate_reports_key() {
     let key = REGION | 0x69;

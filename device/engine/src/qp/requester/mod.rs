@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// Reason why a request cannot start.
+/// Reason that a request cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallReason {
     Fence,
@@ -181,7 +181,7 @@ impl Requester {
         !self.rnr_state.is_waiting() && (self.may_have_posted || self.cursor < self.queue.len())
     }
 
-    /// Returns whether no started message is outstanding. If so, a QP in SQD is drained.
+    /// Returns true if no started message is outstanding. A QP in SQD is then drained.
     pub(crate) fn is_drained(&self) -> bool {
         self.unacked == self.high && !self.has_started(0)
     }

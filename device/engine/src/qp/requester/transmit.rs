@@ -154,10 +154,10 @@ impl Requester {
     /// Sends the next request packet of a READ. A READ that fits into the window is sent as one request packet. A
     /// longer READ is split into chunks of half a window, at most two of which are outstanding, so that responses
     /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
+    ///
     /// Chunks end at multiples of their size, and the size only changes by halving. The responder has thus executed
     /// either all packets of a repeated chunk or none of them. A partially executed chunk would be neither new nor a
     /// duplicate.
-    /// nor a duplicate.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
