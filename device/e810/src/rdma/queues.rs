@@ -175,7 +175,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // The context is not read for a move to the error state, because software may already have freed it.
+    // Do not read the context for a move to the error state, because software may already have freed it.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),
