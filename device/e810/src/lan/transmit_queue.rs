@@ -250,8 +250,8 @@ impl TransmitQueue {
     /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first, and keeps the
     /// descriptors fetched so far.
     ///
-    /// Stops after one descriptor more than the maximum number of buffers, plus one context descriptor and one filter
-    /// descriptor.
+    /// Fetches at most one descriptor more than the maximum number of buffers, plus one context descriptor and one
+    /// filter descriptor.
     fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, DriverError> {
         while self.head != self.tail {
             let index = self.head;
@@ -302,7 +302,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the frame's descriptors with the RS bit as done, and returns their number.
+    /// Marks all descriptors of the frame that have the RS bit set as done, and returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;
