@@ -75,7 +75,7 @@ fn unconnected_qp_reports_its_state() {
 }
 
 #[test]
-fn sendable_request_is_reported_as_waiting_for_its_turn() {
+fn sendable_request_reports_waiting_for_turn() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         pair.post(A, write(1, 0x8000, 10));
@@ -147,7 +147,7 @@ fn unlimited_rnr_retries_report_no_limit() {
 }
 
 #[test]
-fn rnr_nak_counts_do_not_stop_at_255() {
+fn rnr_nak_counts_can_exceed_255() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Infinite);
     pair.post(A, send(1, 10));
     pair.flow();
@@ -161,7 +161,7 @@ fn rnr_nak_counts_do_not_stop_at_255() {
     assert_eq!(explain(&mut pair, B).receive, receive);
 }
 
-/// Acknowledgements and RNR NAKs reset the number of retries, but not the number of retransmitted packets.
+/// ACKs and RNR NAKs reset the retry count, but not the count of retransmitted packets.
 #[test]
 fn status_counts_retransmitted_packets_since_reset() {
     let mut pair = Pair::new();
@@ -357,7 +357,7 @@ fn status_reports_cause_of_error_state() {
     let refused = EndedBy::Peer { reason: DropReason::NoAccess, cause: Some(AccessError::Right) };
     assert_eq!(by(&mut pair, B), refused);
     assert_eq!(pair.b.engine.stats().drops.no_access, 1);
-    // A later move to ERR by software does not replace the cause.
+    // If software then moves the QP to ERR, the original cause is kept.
     pair.modify(B, State::Err);
     assert_eq!(by(&mut pair, B), refused);
 

@@ -1,4 +1,5 @@
-//! Tests local key operations, SENDs with invalidate, and QPs whose requests are flushed by the engine's owner.
+//! Tests local key operations, SENDs with invalidate, and QPs whose requests are flushed by the owner instead of the
+//! engine (`Flush::Owner`).
 
 use crate::common::*;
 use engine::{
@@ -83,7 +84,7 @@ fn send_invalidate(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::SendInvalidate { rkey: Rkey::new(key) }, &[sge(0, len)])
 }
 
-/// Returns a SEND that gathers its data with `key`.
+/// Returns a SEND that gathers its payload through `key`.
 fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::Send { imm: None }, &[Sge { lkey: Lkey::new(key), ..sge(0, len) }])
 }
@@ -154,7 +155,7 @@ fn duplicate_send_invalidate_is_not_executed() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the duplicate must not invalidate the key");
 }
 
-/// The SEND's data has been written, but peers may not invalidate the key.
+/// The responder rejects the key only after it has written the SEND's data, so the receive fails too.
 #[test]
 fn send_with_invalidate_of_forbidden_key_fails_both_sides() {
     for (bad, reason) in
@@ -395,7 +396,7 @@ fn owner() -> Pair {
     with(|_, attrs| attrs.flush = Flush::Owner)
 }
 
-/// E810 interface, section 14.2: for flushed requests, the owner writes a single completion per queue.
+/// E810 interface, section 14.2: the owner reports all flushed requests of a queue with one completion.
 #[test]
 fn owner_flush_completes_only_the_failed_send() {
     let mut pair = owner();

@@ -75,7 +75,7 @@ fn sequence_nak_is_sent_once_per_gap() {
         pair.inject(B, Operation::SendOnly, Psn::new(psn), Ext::None, b"x");
     }
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 PsnSequence msn0"]);
-    // The expected packet closes the gap, so the next gap causes a NAK again.
+    // The expected packet closes the gap, so the next gap is NAKed again.
     pair.post_recv(B, 1, 0, 16);
     pair.inject(B, Operation::SendOnly, Psn::new(0x100), Ext::None, b"x");
     pair.inject(B, Operation::SendOnly, Psn::new(0x105), Ext::None, b"x");
@@ -141,8 +141,8 @@ fn ghost_and_duplicate_acks_are_ignored() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
-    // The first two PSNs have not been sent yet: the next PSN, and a PSN half the PSN space ahead. The other two are
-    // behind the oldest outstanding PSN: the previous PSN, and a PSN half the PSN space behind.
+    // The first two PSNs lie ahead of the last packet sent, by one and by about half the PSN space. The other two are
+    // behind the oldest outstanding packet by the same distances.
     for psn in [0x101, 0x100 + 0x7f_fffe, 0xff, 0x80_0100] {
         for syndrome in [ACK, Syndrome::Nak(NakCode::RemoteAccess), Syndrome::RnrNak { timer: 1 }] {
             pair.inject(A, Operation::Acknowledge, Psn::new(psn), aeth(syndrome), b"");
@@ -314,8 +314,8 @@ fn retried_read_does_not_extend_past_its_chunk() {
     assert_eq!(pair.bytes(A, 0x8000, 2048), pair.bytes(B, 0, 2048));
 }
 
-/// A retry moves the cursor back to a packet before an executed NOP. The response to the READ after the NOP must still
-/// be matched to that READ.
+/// A retry rewinds the send cursor to before an executed NOP. A response to the READ after the NOP must still match
+/// that READ.
 #[test]
 fn response_to_read_after_nop_is_matched_after_timeout() {
     let mut pair = Pair::new();

@@ -1,5 +1,5 @@
-//! Tests of the engine through its public interface. They form a single test program, because each program links the
-//! whole crate.
+//! Tests the engine through its public interface. All tests share one binary, because each binary links the whole
+//! crate.
 
 mod amplification;
 mod answers;

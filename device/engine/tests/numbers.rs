@@ -90,7 +90,7 @@ fn successor_of_group_member_receives_no_multicast() {
     assert_eq!((pair.b.recvs(), pair.b.engine.stats().drops.unknown_group), (vec![], 1));
 }
 
-/// On interfaces whose software omits the high bits of QP numbers, each connected QP has a second number.
+/// Some software omits the high bits of QP numbers in packets, so a connected QP can have an alias without them.
 #[test]
 fn qp_accepts_packets_to_its_number_and_alias() {
     let mut pair = with_successor(|attrs| attrs.alias = Some(Qpn::new(0x17)));

@@ -1,4 +1,4 @@
-//! Tests that received NAKs, retransmissions and executed requests are reported.
+//! Tests that the engine reports received NAKs, retransmissions and executed requests to its host.
 
 use std::time::Duration;
 

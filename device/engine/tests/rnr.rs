@@ -29,7 +29,7 @@ fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// The responder may also drop the packets after the refused one, so only a few are sent.
+/// The responder may drop the packets that follow the refused one too, so an RNR retry sends only a few.
 #[test]
 fn rnr_retry_sends_at_most_eight_packets() {
     let mut pair = Pair::new();
@@ -114,8 +114,8 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If the responder's software sets no minimum RNR timer, the requested wait grows, so that a few retries suffice even
-/// if the receive request is posted late.
+/// If the responder's software sets no minimum RNR timer, the requested wait grows with each NAK, so that a few retries
+/// suffice even if the receive request is posted late.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
@@ -137,7 +137,7 @@ fn repeated_rnr_naks_increase_timer() {
     );
 }
 
-/// Software is still posting a receive request, and the host reports when that request can be fetched.
+/// Software is still writing a receive request. The host reports when that request can be fetched.
 #[test]
 fn rnr_timer_covers_time_until_pending_receive_is_posted() {
     for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {

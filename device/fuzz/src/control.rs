@@ -1,10 +1,10 @@
-//! Fuzzes the parser for control socket lines.
+//! Fuzzes the JSON messages of the control socket.
 
 use card::fabric::impair::Rule;
 use control_api::message::{Request, Response};
 use device::config::check_peer;
 
-/// Runs one input. Each line is either rejected or parsed as a request that survives a round trip through JSON.
+/// Runs one input. Each line is either rejected or parsed into a message that survives a round trip through JSON.
 pub fn run(input: &[u8]) {
     // Fractional numbers may change their last digit in a round trip, so values are not compared.
     for line in input.split(|byte| *byte == b'\n') {

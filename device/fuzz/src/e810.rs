@@ -48,7 +48,7 @@ const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (GroupRow::TABLE, 1024),
 ];
 
-/// Number of rounds between counts of the stored objects. Counting takes longer than a round.
+/// Number of rounds between checks of the object counts. Counting takes longer than a round.
 const COUNT_EVERY: usize = 64;
 
 const ATTACKER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
@@ -63,7 +63,7 @@ const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// QPs and memory of the attacked device, at which the RoCE frames from its peer are aimed.
+/// QPs and memory of the attacker's device that the RoCE frames from its peer target.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,
@@ -219,7 +219,7 @@ impl Bench {
         self.check_neighbour();
     }
 
-    /// Checks that the neighbour's driver returns a frame from the station.
+    /// Checks that the neighbour and the station can exchange frames.
     fn check_neighbour(&mut self) {
         self.turn();
         let content: Vec<u8> = self.rounds.to_le_bytes().into_iter().cycle().take(1000).collect();

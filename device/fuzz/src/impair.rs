@@ -1,6 +1,6 @@
-//! Fuzzes impairment rules and frames. A frame is identified by its direction and length, which no rule changes. Each
-//! frame must be output exactly as often as the matching rules specify, or less often if too many frames are held back.
-//! No other frame may be output.
+//! Fuzzes impairment rules and frames. Frames are identified by direction and length, because no rule changes either.
+//! Each frame must come out exactly as often as the matching rules specify, or less often if too many frames are held
+//! back. No other frame may come out.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::input::Input;
 
 /// Maximum number of held frames per direction: delayed frames, and frames held back for reordering.
 const HELD: u64 = 8192 + 256;
-/// Number of held frames below which no frame may be lost.
+/// No frame may be lost while fewer frames than this are held.
 const FITS: u64 = 256;
 
 /// Maximum number of frames in one run. Each may be matched against 64 rules.
@@ -31,9 +31,9 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
 /// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// Number of times the frame must be output.
+    /// Number of times that the frame should come out.
     due: u64,
-    /// Number of times the frame has been output.
+    /// Number of times that the frame has come out.
     out: u64,
     /// Whether some of the frames may have been lost.
     lost: bool,
@@ -77,7 +77,7 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Returns an origin that depends on whether the frame's length is even.
+/// Chooses an origin by the parity of the frame's length.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }

@@ -27,7 +27,7 @@ impl<'a> Input<'a> {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// Returns up to `most` bytes. The input determines the number of bytes.
+    /// Returns up to `most` bytes. The next byte of the input gives the length.
     pub(crate) fn bytes(&mut self, most: u8) -> &'a [u8] {
         let len = usize::from(self.byte().min(most)).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(len);

@@ -1,4 +1,4 @@
-//! Fuzzes operations on the HCA used by `ib_mthca`.
+//! Fuzzes operations on the HCA that `ib_mthca` drives.
 
 mod guest;
 

@@ -1,10 +1,10 @@
-//! Fuzzes the parsers of the `udp` fabric: messages about padding, and the length of a RoCE packet. Trimming removes
-//! exactly the padding.
+//! Fuzzes the parsers of the `udp` fabric for padding messages and RoCE packet lengths. Trimming must remove exactly
+//! the padding.
 
 use card::fabric::padding::{MAX_PADDING, can_pad, trim};
 use card::fabric::udp::Message;
 
-/// Length of a message about padding.
+/// Length of a padding message in bytes.
 const MESSAGE_LEN: usize = 32;
 
 pub fn run(frame: &[u8]) {

@@ -30,7 +30,7 @@ pub struct Mtt {
     generation: Generation,
 }
 
-/// The bus address of a page. Because it is page-aligned, its bit 0 is free to mark a slot that has a page.
+/// The bus address of a page. The address is page-aligned, so bit 0 is free to mark a slot that has a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot(u64);
 

@@ -1,4 +1,4 @@
-//! Completion queue notifications: one event per arm request, and one report of the fault that breaks the queue.
+//! Completion queue notifications. Each arm request yields one event, and only the first lost completion is reported.
 
 use card::frontend::snapshot::{Armed, Fault};
 use protocol::ids::Eqn;
@@ -20,15 +20,14 @@ pub enum Notify {
 #[error("completion lost: {fault}")]
 pub struct CqError {
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later losses follow from
-    /// the first: for example, QPs that lost completions flush their requests.
+    /// Whether this is the queue's first loss. Only the first loss raises an event. Later losses are consequences, such
+    /// as flushed requests of a QP that lost a completion.
     pub first: bool,
 }
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault, the queue accepts no entries, because software could not detect the gap where the lost entry should
-/// be.
+/// After a fault, the queue accepts no more entries, because software could not detect the gap left by the lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,
@@ -55,7 +54,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault after a switch to a new buffer, which contains no gap.
+    /// Clears the fault, because the queue has a new buffer without a gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }

@@ -121,8 +121,8 @@ pub fn map(
     }
 }
 
-/// Returns new ranges that overlap an old range or another new range. For each overlap, the result contains at least
-/// one of the new ranges involved.
+/// Returns new ranges that overlap an old range or each other. For each overlap, the result contains at least one of
+/// the new ranges involved.
 fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
@@ -141,9 +141,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Of the new ranges that start before the old range ends, only the last needs a check. If the last one ends
-        // before the old range starts, an earlier one can reach the old range only by containing the last one. The loop
-        // above has then already marked the last one.
+        // It is enough to check the last new range that starts before the old range ends. If that range ends too early
+        // to overlap, an earlier range can overlap only if it contains the last one, which the loop above has then
+        // already marked.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

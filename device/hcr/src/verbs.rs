@@ -94,7 +94,7 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor error code of a CQE. It identifies why an access was denied, and is 0 if the syndrome is specific
+/// Returns the vendor error code of a CQE: the reason why an access was denied, or 0 if the syndrome is specific
 /// enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {

@@ -106,8 +106,8 @@ impl JingZhao {
         }
     }
 
-    /// Executes a command within the store that starts it. The public driver considers the command complete as soon as
-    /// that store returns (section 1.3).
+    /// Executes a command before the store that starts it returns. The public driver then considers the command
+    /// complete (section 1.3).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),

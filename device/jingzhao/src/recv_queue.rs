@@ -7,16 +7,15 @@
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
-//! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], so that
-//! words that software has not written yet can be recognised. If the valid bit is required (`rq_valid_bit`), the device
+//! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], so that it
+//! can recognise words that software has not written yet. If the valid bit is required (`rq_valid_bit`), the device
 //! also fills the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these
 //! cases:
 //! - the list ends with a terminator or at the end of the slot, or
 //! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
 //!
-//! Until one of these is the case, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped
-//! (UC, UD).
+//! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
 //! While the maximum is unknown, the device cannot always determine whether a list is complete. RC then waits until the
 //! list has been unchanged for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when
@@ -91,8 +90,8 @@ pub struct RecvQueue {
     max_list: MaxListLength,
     /// Whether the QP is RC. Only the peer of an RC QP retries a message that finds no receive.
     reliable: bool,
-    /// Set while the list of the next slot may be incomplete: its number of elements, and the time when that number
-    /// last changed.
+    /// Number of elements in the next slot's list, and the time when that number last changed. Set only while the list
+    /// may be incomplete.
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
@@ -340,9 +339,10 @@ impl RecvQueue {
     }
 
     /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
-    /// set the bit in the meantime. Software that writes the list before the bit, or that is still writing the list,
-    /// leaves the same contents for a moment. The slot is therefore used when two reads agree and every element looks
-    /// written. If an element does not, RC waits for the settle time, because the request may be invalid on purpose.
+    /// set the bit in the meantime. A slot looks the same for a moment while software is still writing the list, or has
+    /// not set the bit yet. The slot therefore counts as posted only when two reads agree and every element looks
+    /// written. If some element never does, the request may simply be invalid, so RC uses the slot after the settle
+    /// time.
     fn inspect_unmarked(
         &mut self,
         now: Instant,

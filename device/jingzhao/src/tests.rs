@@ -1,4 +1,4 @@
-//! Tests of a whole device with a driver, without QEMU. Guest memory is a memfd, and the tests write registers as the
+//! Tests a whole device with a driver, but without QEMU. Guest memory is a memfd, and the tests write registers as the
 //! public driver does.
 
 mod bringup;

@@ -1,8 +1,8 @@
 //! Measures the cost of a 64-byte message in the sender's and the receiver's device.
 //!
-//! Two devices in this process exchange messages on RC QPs. All work of the sender's device is in the function
-//! [`sender`], and that of the receiver's device in [`receiver`]. Callgrind counts the instructions executed in one of
-//! these functions; the count does not depend on the load on the machine:
+//! Two devices in this process exchange messages on RC QPs. All work of the sender's device happens in [`sender`], and
+//! that of the receiver's device in [`receiver`]. Callgrind counts the instructions executed in either function. Unlike
+//! a time, this count does not depend on the machine's load:
 //!
 //! ```text
 //! cargo bench -p mlx5 --bench message --no-run

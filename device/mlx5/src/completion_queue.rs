@@ -41,7 +41,7 @@ pub struct Entry {
     pub urgent: bool,
 }
 
-/// The time at which an event must be written.
+/// When to write an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventTime {
     /// The queue has an urgent entry or is not moderated.
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_cq_with_unread_entry_raises_event_at_once() {
+    fn arming_cq_with_unread_entry_raises_event_immediately() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
         assert_eq!(queue.arm(&arm(0, false)), None);

@@ -9,8 +9,8 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
-/// Consecutive requests of one kind that a QP's responder has executed but that have not yet been added to a counter
-/// set. They are added together, because looking up the QP and its counter set costs more than counting.
+/// A run of requests of one kind to the same QP that are not in its counter set yet. They are added together, because
+/// looking up the QP and its counter set costs more than counting.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutedRequests {
     qpn: Qpn,

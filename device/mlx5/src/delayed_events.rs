@@ -18,8 +18,8 @@ use protocol::ids::{Cqn, Eqn};
 /// Number of unread entries at which a CQ's event is no longer delayed.
 pub const MAX_DELAYED_ENTRIES: u32 = 4;
 
-/// Bound: maximum delay of an event. The delay exceeds the time that a peer's kernel takes to reply, even in an
-/// emulated guest, but is too short to slow down a sender that waits for buffer space.
+/// Maximum delay of an event. It exceeds the time that a peer's kernel takes to reply, even in an emulated guest, but
+/// is too short to slow down a sender that waits for buffer space.
 const TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Bound: at most one entry per EQ. Together, the entries contain each CQN at most once.
@@ -28,7 +28,7 @@ pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
 
 #[derive(Debug)]
 enum Delayed {
-    /// The events of these CQs are written by `until` at the latest.
+    /// The events of these CQs must be written by `until`.
     Until { until: Instant, cqns: BTreeSet<Cqn> },
     /// An event timed out, so events are not delayed for now.
     Off,

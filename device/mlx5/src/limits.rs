@@ -14,7 +14,7 @@ pub const MAX_EQS: u32 = 64;
 pub const GBPS: u16 = 100;
 /// Number of GIDs in an InfiniBand port's table.
 pub const GIDS: u8 = 8;
-/// Number of GIDs in an Ethernet port's table. Every combination of an IP address and a VLAN has one.
+/// Number of GIDs in an Ethernet port's table. Each combination of IP address and VLAN uses one.
 pub const ROCE_GIDS: u16 = 128;
 /// Maximum number of entries in each list of the NIC vport context.
 pub const MAX_LIST: u16 = 128;

@@ -2,8 +2,9 @@
 //!
 //! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may
 //! have overwritten it by then. A word therefore shows only that software has used the page. The device polls the
-//! doorbell records of all queues in the page that share the word, starting with the queue that the word names. It acts
-//! only on the records. The contents of BlueFlame registers are not needed either, because the WQE is in the queue too.
+//! doorbell records of all queues in the page that share the word, starting with the queue that the word names. It
+//! relies only on the records. The contents of BlueFlame registers are not needed either, because the WQE is in the
+//! queue too.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device takes the word with acquire ordering
@@ -13,13 +14,13 @@
 //!   that record too, because it polls all queues that share the word.
 //! - A send counter announces requests if it differs from the counter that the device read last. Neither counter
 //!   depends on how many doorbells the device has missed.
-//! - An arm request acts as a level, not as an edge. It raises an event at once if the CQ has a matching entry at or
-//!   after its consumer index, so an entry written between the request and the poll raises the event too.
+//! - Arm requests are level-triggered. A request raises an event immediately if the CQ has a matching entry at or after
+//!   the request's consumer index, so an entry written between the request and the poll raises the event too.
 //! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
 //!   received. The number is the same, so either the CQ is still armed, or software has not received the event yet.
 //!
 //! No event is raised without an arm request. The record of a CQ that was never armed is all zeros, like the first arm
-//! request for any completion. CREATE_CQ therefore marks the record, so that the device can tell the two apart.
+//! request for any completion. CREATE_CQ therefore marks the record, so that the device can distinguish the two.
 //!
 //! # Spec
 //! mlx5 interface, sections 7.2 to 7.4 and 9.2.

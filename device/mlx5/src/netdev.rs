@@ -59,7 +59,7 @@ impl Queue {
         }
     }
 
-    /// Moves the queue to the error state. A queue in the reset state keeps its state.
+    /// Moves the queue to the error state, unless it is in the reset state.
     fn fail(&mut self) {
         match self {
             Self::Send(sq) if sq.state() == WorkQueueState::Ready => sq.set_state(WorkQueueState::Error),
@@ -79,7 +79,7 @@ pub struct Netdev {
     ///
     /// Bound: each queue occurs at most once.
     ready: VecDeque<u32>,
-    /// Whether the last poll ended early.
+    /// Whether the last poll reached its limit with queues still to serve.
     has_more: bool,
     /// RQs in the error state that complete all receives with an error. They are polled for new receives, because no
     /// doorbell announces them (section 20, M-12).

@@ -12,7 +12,7 @@ pub struct Numbered<T> {
     /// The lowest number that has never been used.
     fresh: u32,
     last: u32,
-    /// First and last numbers of an unused range.
+    /// First and last number of a range that is never assigned.
     hole: Option<(u32, u32)>,
     /// Freed numbers, oldest first. Each number occurs at most once.
     freed: VecDeque<u32>,

@@ -117,7 +117,8 @@ impl EthernetPort {
         self.enabled && self.admin != AdminState::Down
     }
 
-    /// Has the port receive RoCE packets that are sent to addresses in the GID table, if RoCE is enabled.
+    /// Directs RoCE packets for addresses in the GID table to the engine. If RoCE is disabled, the network device
+    /// receives them like all other frames.
     pub fn publish_gids(&self, port: &mut FabricPort) {
         if self.vport.context().roce {
             port.set_roce_addresses(self.gids.addresses().collect());

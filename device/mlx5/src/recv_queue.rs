@@ -87,7 +87,7 @@ impl RecvQueue {
     pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
         let at = u64::from(slot) << self.log_stride;
-        // Few receives have more than four segments. A copy of the largest entry would be moved as a whole.
+        // Most receives have at most four segments, so avoid moving a 512-byte `Entry` around for them.
         if let Some(entry) = [0; SHORT_ENTRY].get_mut(..1 << self.log_stride) {
             buffer.read(dma, at, entry)?;
             return Ok(RecvWqe::parse(entry));

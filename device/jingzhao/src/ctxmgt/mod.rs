@@ -12,11 +12,11 @@
 //!
 //! Each message type has exactly the fields that its unit may read ([`CtxMgt::read`]). Messages are the only way for a
 //! unit to read key data, so a read that the document forbids does not compile. A write by a unit changes the key data
-//! at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back always
-//! writes the latest value. A turn is one pass of the device's event loop.
+//! immediately, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
+//! always writes the latest value. A turn is one pass of the device's event loop.
 //!
 //! ```text
-//!   command ---------------------------> key data, guest memory      at once
+//!   command ---------------------------> key data, guest memory      immediately
 //!   engine  -- observe: WR_QP_* -------> key data                    at the end of a turn, or before a command reads
 //!                       request controller --serve--> guest memory   at the end of a turn, in bounded batches
 //! ```
@@ -30,7 +30,7 @@
 //! - Key data of a CQ and its EQ is read when a queue entry is written; see [`message`].
 //! - In RD_QP_SST and RD_QP_RST, PKey is an index into the P_Key table. DstQPN has 24 bits, but only 16 in the payload
 //!   of RD_QP_SST.
-//! - Channels have no queue depth: commands and reads are answered at once; see [`request_controller`].
+//! - Channels have no queue depth: commands and reads are answered immediately; see [`request_controller`].
 //! - The device keeps the whole context of a QP, not only its key data. It never reads ICM back, so there is no readctx
 //!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
 //!   if the guest has since written other values to ICM.

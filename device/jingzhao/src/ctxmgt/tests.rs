@@ -1,5 +1,4 @@
-//! Tests of the context manager with guest memory. Section numbers refer to the CtxMgt document unless another document
-//! is named.
+//! Tests the context manager with guest memory. Section numbers refer to the CtxMgt document unless stated otherwise.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -319,7 +318,7 @@ fn state_change_alone_is_written_by_rtc() {
     assert_eq!(bench.serve_all(), [], "nothing has changed");
 }
 
-/// Section 5.4.4: a write changes the key data at once, and guest memory later.
+/// Section 5.4.4: a write changes the key data immediately, and guest memory later.
 #[test]
 fn reads_see_writes_before_write_back() {
     let mut bench = Bench::new(&[3]);

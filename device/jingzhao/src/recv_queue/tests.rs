@@ -346,7 +346,7 @@ fn growing_list_is_not_fetched() {
 }
 
 #[test]
-fn flushed_receive_is_fetched_at_once() {
+fn flushed_receive_is_fetched_immediately() {
     let (mem, mut queue) = of_library();
     post(&mem, 0, &[unit(1)], 1);
     assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
@@ -431,7 +431,7 @@ fn list_being_written_is_not_fetched() {
 }
 
 #[test]
-fn unmarked_list_with_existing_key_is_fetched_at_once() {
+fn unmarked_list_with_existing_key_is_fetched_immediately() {
     let (mem, mut queue) = rc_queue();
     mem.put(16, &with_key(0x21).emit_le());
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![100]));

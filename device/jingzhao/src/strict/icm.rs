@@ -1,4 +1,4 @@
-//! Checks for MAP_ICM and UNMAP_ICM.
+//! Checks the commands MAP_ICM and UNMAP_ICM.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,4 @@
-//! Checks of QP commands and doorbells.
+//! Checks QP commands and doorbells.
 
 use std::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! Checks of commands for completion and event queues.
+//! Checks commands for completion and event queues.
 
 use card::frontend::snapshot::Armed;
 use hcr::strict::{check_ring, check_ring_access};

@@ -1,4 +1,4 @@
-//! Checks of register accesses.
+//! Checks accesses to registers.
 
 use card::vfio::Bar;
 use hcr::strict::HcrRules;

@@ -314,7 +314,7 @@ fn icm_without_dma_mapping_returns_internal_err() {
 }
 
 #[test]
-fn idle_qp_drains_at_once_and_resumes() {
+fn idle_qp_drains_immediately_and_resumes() {
     let mut machine = in_rts();
     machine.ok(Op::Rts2Sqd, 0, QPN, &rts());
     machine.settle();

@@ -1,4 +1,4 @@
-//! Tests of the context manager in a device: CtxMgt document, sections 1 and 5, as observed by a guest.
+//! Tests the context manager inside a device, as a guest observes it (CtxMgt document, sections 1 and 5).
 
 use protocol::Psn;
 use protocol::hca::jingzhao::qpc::Qpc;

@@ -1,4 +1,4 @@
-//! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
+//! Tests that each violation triggers exactly one strict rule, and that correct software triggers none.
 
 use card::telemetry::monitor::Rule;
 use drivers::jingzhao as driver;

@@ -1,4 +1,4 @@
-//! Traces of the reference bring-up (section 13) and of rejected commands.
+//! Tests the traces of the reference bring-up (section 13) and of rejected commands.
 
 use card::frontend::testing::assert_golden;
 use card::telemetry::testing::Written;

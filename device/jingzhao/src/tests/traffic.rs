@@ -1,4 +1,4 @@
-//! Tests of two devices connected back to back, from doorbells to completions.
+//! Tests two devices connected back to back, from doorbells to completions.
 
 mod addresses;
 mod network;

@@ -151,8 +151,8 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
     Ok(nothing())
 }
 
-/// Returns the sort key for destroying a user's objects. Each object is destroyed before the objects that it uses. A
-/// flow table refers only to tables at higher levels.
+/// Returns the sort key for destroying a user's objects. Each object is destroyed before the objects that it uses. Flow
+/// tables are sorted by level, because a table refers only to tables at higher levels.
 fn rank(resources: &Resources, object: Object) -> (u8, u8) {
     let rank = match object {
         Object::FlowTable(number) => {

@@ -29,7 +29,7 @@ use crate::uses::{Object, Used};
 /// TCP flag ACK: RFC 9293, section 3.1.
 const ACK: u8 = 0x10;
 
-/// Why an RQ does not receive a frame.
+/// Reason why an RQ does not receive a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxError {
     /// The RQ is not in the ready state.
@@ -40,7 +40,7 @@ pub enum RxError {
     TooLong,
     /// The RQ's memory is not accessible.
     Broken,
-    /// The buffers of the receive that has this counter are not accessible.
+    /// The buffers of the receive with this counter are not accessible.
     Protection(u16, AccessError),
 }
 

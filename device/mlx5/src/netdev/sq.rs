@@ -32,8 +32,8 @@ use crate::work_queue::{Advance, TooMany};
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
 pub const ETHERNET_LEN: usize = 14;
 
-/// Number of send queue blocks to copy at once. SQs take turns, one frame each, and a copy for another SQ replaces this
-/// one. Often, only one WQE of a copy is used.
+/// Number of send queue blocks to copy at once. Few, because SQs take turns, one frame each, and the copy for the next
+/// SQ replaces this one.
 const READ_AHEAD: u16 = 4;
 
 /// Result of polling an SQ for a frame.
@@ -180,7 +180,7 @@ impl Sq {
         &self.buffer
     }
 
-    /// Marks a WQE and all WQEs before it as completed, as far as software can tell.
+    /// Marks a WQE and all WQEs before it as completed. Called for WQEs that generate a CQE.
     pub fn complete(&mut self, tag: SendTag) {
         self.queue.complete(tag);
     }

@@ -27,7 +27,7 @@ pub struct FailedAt {
     pub syndrome: Syndrome,
 }
 
-/// What a queue is doing or waiting for.
+/// Activity of a queue, or the reason why it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueStatus {

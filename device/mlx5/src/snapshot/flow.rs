@@ -89,8 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups, in all tables, that contain a position at or after `from`. Each group is preceded by the number
-/// of its table and by the index in that table at which the page starts.
+/// Returns the groups that end at or after position `from`. Each comes with the number of its table and the index at
+/// which the page starts in that table.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
@@ -111,7 +111,7 @@ pub(super) fn groups(steering: &Steering, from: u64) -> impl Iterator<Item = (u6
             fields: selects(&group.mask().headers()),
             entries: group.entry_count(),
         };
-        // The position of a group is its last index, so a page that starts there begins with this group.
+        // A group's position is its last index, so that a page starting at this position includes the group.
         (position(table, last), row)
     })
 }

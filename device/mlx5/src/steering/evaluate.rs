@@ -14,7 +14,7 @@ use super::rule::Fate;
 use super::vlan::VlanEdits;
 use crate::limits::flow::{MAX_DELIVERIES, MAX_HOPS};
 
-/// What happens to a frame. The frame is dropped if it has no deliveries.
+/// Result of evaluating the flow tables for a frame. A frame without deliveries is dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Verdict {
     /// Bound: [`MAX_DELIVERIES`]. Further deliveries are dropped.

@@ -1,4 +1,4 @@
-//! What happens to the frames that match a flow table entry.
+//! Rules, which hold the actions of flow table entries.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -37,7 +37,7 @@ pub enum Fate {
     Forward(SmallVec<[Destination; 2]>),
 }
 
-/// The fields of an entry that [`EntryFields`] can select, before they are checked.
+/// The unchecked fields of an entry that [`EntryFields`] can select.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     actions: FlowActions,

@@ -1,4 +1,4 @@
-//! Checks of writes to BAR0.
+//! Checks writes to BAR0.
 
 use card::frontend::strict::Findings;
 use protocol::hca::mlx5::doorbell::UarRegister;

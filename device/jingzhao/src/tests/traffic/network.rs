@@ -1,4 +1,4 @@
-//! Two HCAs on an in-process network together with a NIC.
+//! Tests two HCAs that share an in-process network with a NIC.
 
 use card::fabric::local::{LocalFabric, Networks};
 use card::fabric::{Fabric as _, RxBatch, TxBatch};

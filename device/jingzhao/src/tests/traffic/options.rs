@@ -1,5 +1,5 @@
-//! Tests that compare the effect of each option with the default. Most work queue options are tested in the modules for
-//! those queues.
+//! Compares the effect of each option with the default. Most work queue options are tested in the modules of the
+//! queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.

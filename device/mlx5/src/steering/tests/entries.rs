@@ -1,4 +1,4 @@
-//! Tests of the order of entries and of their actions.
+//! Tests the precedence of entries, and their actions.
 
 use protocol::hca::mlx5::flow_entry::{EntryFields, FlowContext, FlowDestination, ListedCounter, PushedTag};
 use protocol::ids::MacAddr;
@@ -195,7 +195,7 @@ fn lists_of_flow_entry_are_bounded() {
 }
 
 #[test]
-fn rule_converts_to_context_and_back() {
+fn rule_round_trips_through_context() {
     for parts in [
         parts(4, &[(2, 1), (1, 7)], &[]),
         parts(0x18c, &[(2, 1)], &[3, 4]),

@@ -1,4 +1,4 @@
-//! Tests of limits, and of the number of steps needed to evaluate a frame in the largest tables.
+//! Tests limits, and the number of steps needed to evaluate a frame in the largest tables.
 
 use super::frames::{OWN, arp, tcp4};
 use super::*;

@@ -1,4 +1,4 @@
-//! Tests of the flow tables without a driver.
+//! Tests the flow tables without a driver.
 
 mod entries;
 pub(crate) mod frames;

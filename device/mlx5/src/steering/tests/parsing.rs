@@ -1,4 +1,4 @@
-//! Parsing of frames into match parameters.
+//! Tests the parsing of frames into match parameters.
 
 use super::frames::{C_TAG, OWN, PEER, S_TAG, TCP, UDP, arp, ethernet, ipv4, ipv6, tcp4, udp6};
 use super::*;
@@ -106,7 +106,7 @@ fn sctp_and_short_headers_have_no_ports() {
 }
 
 #[test]
-fn fields_convert_to_headers_and_back() {
+fn fields_round_trip_through_headers() {
     for frame in [tcp4(OWN, &[C_TAG]), udp6(OWN, &[S_TAG])] {
         let fields = Fields::of(&frame, &Layers::parse(&frame).unwrap());
         assert_eq!(Fields::from(&fields.headers()), fields);

@@ -1,4 +1,5 @@
-//! Random sequences of operations. A wrong reference count leaves an object that cannot be destroyed at the end.
+//! Executes random sequences of operations. With a wrong reference count, some object could not be destroyed at the
+//! end.
 
 use proptest::prelude::*;
 
