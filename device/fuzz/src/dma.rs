@@ -21,7 +21,7 @@ const FILES: usize = 3;
 const FILE_PAGES: u64 = 8;
 const FILE_LEN: u64 = FILE_PAGES * PAGE;
 
-/// Low limits, so that inputs reach them.
+/// Set low so that inputs can reach the limits.
 const MAX_WINDOWS: usize = 3;
 const MAX_FILES: usize = 2;
 
@@ -156,7 +156,7 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Most ranges are short, so that mapped pages remain on both sides.
+        // Keep most ranges short, so that pages on both sides stay mapped.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
@@ -227,7 +227,7 @@ impl Bench {
         let in_a_page = !entry.is_empty() && at % PAGE + entry.len() as u64 <= PAGE;
         let places = self.model.places(at, entry.len(), |page| page.write).filter(|_| in_a_page);
         let result = self.memory.publish(Iova::new(at), entry);
-        // An entry that crosses a page boundary inside a window is harmless and permitted.
+        // An entry that crosses a page boundary may or may not be accepted, so the model predicts only the others.
         if in_a_page {
             assert_eq!(result.is_ok(), places.is_some());
         }

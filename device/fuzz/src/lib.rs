@@ -46,8 +46,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("vfio_messages", vfio::run),
 ];
 
-/// The target for each device interface, with the interface's configuration key and the number of bytes by which random
-/// input grows from run to run.
+/// Each device interface's configuration key and fuzz target, and the number of bytes by which its random inputs grow
+/// from run to run.
 pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("jingzhao", jingzhao::run, 8),
     ("mthca", mthca::run, 8),
@@ -59,6 +59,5 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
 /// seconds.
 const OPERATIONS: usize = 128;
 
-/// Number of turns after each operation. Limited because a guest can link work requests into a cycle, so the work may
-/// never end.
+/// Maximum number of event loop turns after each operation. Work requests that the guest links into a cycle never end.
 const TURNS: usize = 2;

@@ -28,7 +28,7 @@ const ADDRESSES: u8 = 8;
 /// Number of MACs that inputs can select. Other MACs are only used to fill the table.
 const MACS: u8 = 16;
 
-/// The last peer that sent from a MAC, and the time when it did so.
+/// The last peer that sent from a MAC, and when it did so.
 #[derive(Clone, Copy)]
 struct LastSender {
     from: SocketAddr,

@@ -1,4 +1,4 @@
-//! Tests `hcactl` without a daemon. The tests that need a daemon are in the crate `device`, which contains hcad.
+//! Tests `hcactl` without a daemon. Tests that need a daemon are in the `device` crate, which contains hcad.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};

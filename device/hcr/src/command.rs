@@ -1,4 +1,4 @@
-//! Execution of commands, shared by all HCR interfaces: mailboxes, logging, counters and tracing.
+//! Command execution, shared by all HCR interfaces: mailboxes, logging, counters and tracing.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Functions that update a queue pair's counters. The front-ends' engine observers call them.
+//! Updates a queue pair's counters when a front-end fetches or completes a request.
 
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};
@@ -22,7 +22,7 @@ pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     counters.failed += u64::from(completion.result.is_err());
 }
 
-/// Returns whether a request has left its queue. A rejected request also leaves the queue, and completes with an error.
+/// Returns whether a request has left its queue. This includes rejected requests, which complete with an error.
 fn is_taken<T>(fetch: &Fetch<T>) -> bool {
     matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. })
 }

@@ -1,4 +1,4 @@
-//! Reasons, shared by all HCR interfaces, for ignoring a doorbell.
+//! Reasons for ignoring a doorbell, shared by all HCR interfaces.
 
 use card::telemetry::reason::IgnoreReason;
 

@@ -137,8 +137,8 @@ impl Resources {
             Ok(None) => {}
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
-                // Section 8.5: a full queue reports its own overflow later. A queue whose memory is inaccessible cannot
-                // report anything, so the loss is reported as an internal error to the EQ that receives such errors.
+                // Section 8.5: a full queue reports its own overflow later. An inaccessible queue cannot report
+                // anything, so the EQ that receives internal errors reports the loss.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);

@@ -1,4 +1,4 @@
-//! The observers of the device's decisions, in this order: counters, trace, strict mode.
+//! Passes each observed event to the counters, the trace and strict mode, in this order.
 
 use card::frontend::observe::Observe;
 use card::telemetry::monitor::Monitor;

@@ -60,7 +60,7 @@ const DATA_PAGES: u64 = 256;
 const DATA_VA: u64 = 0x7f00_0000_0000;
 
 const LOG_CQ: u8 = 11;
-/// Log2 of the number of receives per QP, and of the number of send queue blocks per QP.
+/// Log2 of the number of receives per QP, which equals the number of send queue blocks.
 const LOG_QUEUE: u8 = 6;
 const QUEUE: u16 = 1 << LOG_QUEUE;
 const MAX_QPS: usize = (1 << LOG_CQ) / BATCH as usize;

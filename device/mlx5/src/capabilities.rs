@@ -43,7 +43,7 @@ impl Capabilities {
         self.port == Port::Ethernet
     }
 
-    /// Returns log2 of the size of a UAR page in units of 4 KiB, as set by the driver.
+    /// Returns the log2 of the UAR page size that the driver has set, in units of 4 KiB.
     pub fn log_uar_page(&self) -> u16 {
         GeneralCaps::parse_prefix(&*self.general).map_or(0, |caps| caps.log_uar_page)
     }

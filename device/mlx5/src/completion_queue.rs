@@ -191,8 +191,8 @@ impl CompletionQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Marks the doorbell record of a new queue as never armed. A record that is not accessible stays unmarked, but the
-    /// device cannot poll it either.
+    /// Marks the doorbell record of a new queue as never armed. An inaccessible record stays unmarked, which is
+    /// harmless because the device cannot poll it.
     pub fn mark_never_armed(&self, dma: &GuestMemory) {
         let [.., a, b, c, d] = CqRecord { never_armed: true, ..CqRecord::default() }.emit();
         let arm_word = Iova::new(self.context.record.get() | 4);
@@ -328,7 +328,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves the queue to a new ring. The producer index keeps counting. The resize entry occupies one index, so the
+    /// Moves the queue to a new ring. The producer index is not reset. The resize entry occupies one index, so the
     /// driver moves unread entry i of the old ring to index i + 1 of the new ring.
     ///
     /// # Errors

@@ -221,7 +221,7 @@ impl Mlx5 {
         }
     }
 
-    /// Returns log2 of the size of a UAR page in units of 4 KiB.
+    /// Returns the log2 of the UAR page size, in units of 4 KiB.
     fn log_uar_page(&self) -> u16 {
         self.function.resources().map_or(0, |resources| resources.uars.log_page())
     }

@@ -40,7 +40,7 @@ pub const MAX_UMEMS: u32 = 1 << 12;
 pub const MAX_TRANSPORT_DOMAINS: u32 = 1 << 10;
 
 /// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
-/// correct driver gives no pages, because QUERY_PAGES requests no pages.
+/// correct driver gives none, because QUERY_PAGES requests none.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// Maximum total number of pages of all queues, keys and user memories. The addresses of these pages occupy 128 MiB.
 /// With 4 KiB pages, queues and keys can cover 64 GiB in total.
@@ -62,11 +62,11 @@ pub mod flow {
     pub const MAX_GROUPS: u32 = 1 << 13;
     /// Maximum number of groups of a table. A frame is looked up once in each group.
     pub const MAX_TABLE_GROUPS: usize = 1 << 7;
-    /// Maximum total number of entries of all tables. Accelerated RFS uses up to 2^18 of them.
+    /// Maximum number of entries in all tables together. Accelerated RFS uses up to 2^18 of them.
     pub const MAX_ENTRIES: usize = 1 << 20;
     /// Maximum number of destinations of an entry.
     pub const MAX_ENTRY_DESTINATIONS: usize = 1 << 5;
-    /// Maximum total number of destinations of all entries.
+    /// Maximum number of destinations of all entries together.
     pub const MAX_DESTINATIONS: usize = 1 << 21;
     /// Maximum number of counters of an entry.
     pub const MAX_ENTRY_COUNTERS: usize = 4;

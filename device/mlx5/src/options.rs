@@ -74,8 +74,9 @@ impl Options {
         }
     }
 
-    /// Returns the maximum of log2 of the size of a UAR page in units of 4 KiB. Pages of 64 KiB are the largest pages of
-    /// processors. If doorbells are mapped, the VMM has mapped pages of 4 KiB before the driver sets a size.
+    /// Returns the maximum log2 of the UAR page size, in units of 4 KiB. No CPU uses base pages larger than 64 KiB. If
+    /// doorbells are mapped, the size is fixed at 4 KiB, because the VMM maps the pages before the driver sets their
+    /// size.
     pub fn max_log_uar_page(&self) -> u16 {
         const LARGEST: u16 = 4;
         let [first, last] = self.limits.uar_pages();

@@ -1,4 +1,4 @@
-//! Quotas of DevX user contexts. All programs in a guest share the device's objects with the kernel. The device
+//! Quotas for DevX user contexts. All programs in a guest share the device's objects with the kernel. The device
 //! therefore limits how many scarce objects one program can own, and how many all programs together can own.
 //!
 //! QPs, CQs, SRQs, PDs, XRC domains and UAR pages have no quota. Verbs programs create these objects and may rely on

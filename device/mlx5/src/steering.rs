@@ -45,7 +45,7 @@ pub struct Steering {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     traffic: TrafficCounter,
-    /// Number of times that the counter is listed in entries.
+    /// Number of references to the counter from entries.
     references: usize,
 }
 

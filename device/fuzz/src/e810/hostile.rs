@@ -1,4 +1,4 @@
-//! Invalid operations by a driver. About half of them are almost valid, because devices reject most random operations.
+//! Invalid driver operations. About half of them are almost valid, because devices reject most random operations.
 
 use drivers::Bus as _;
 use drivers::e810::{

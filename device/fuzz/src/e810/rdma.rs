@@ -1,4 +1,4 @@
-//! Valid and invalid operations on the RDMA half.
+//! Valid and invalid operations on the RDMA half of the NIC.
 
 use card::frontend::snapshot::ControlRow;
 use card::hca::Hca;
@@ -388,7 +388,7 @@ fn scribble(guest: &mut Guest, input: &mut Input<'_>) {
     guest.poke(at, input.bytes(64));
 }
 
-/// Modifies a queue pair with a partly changed context. May first destroy the queue pair and create it again.
+/// Modifies a queue pair with a partly changed context. May destroy and recreate the queue pair first.
 fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     let (qpn, flags) = (qpn(input), input.byte());
     let mut bytes = context(qpn).emit();

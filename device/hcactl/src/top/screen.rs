@@ -12,7 +12,7 @@ use ratatui::widgets::{Row, Table, Widget as _};
 use super::sample::{DeviceLine, QpLine, View};
 use crate::sanitize;
 
-/// Number of screen lines that show neither devices nor queue pairs: title, two headings, separator, keys.
+/// Number of screen lines for the title, the two headings, the separator and the keys.
 const FRAME_LINES: u16 = 5;
 
 /// Maximum height of a printed screen, in lines.

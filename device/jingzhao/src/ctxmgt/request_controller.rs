@@ -1,4 +1,4 @@
-//! The request controller: the order in which the channels' write-backs are executed.
+//! The request controller, which determines the order of the channels' write-backs.
 //!
 //! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
 //! completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued, so

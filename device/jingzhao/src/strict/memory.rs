@@ -40,7 +40,7 @@ pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Fi
     }
 }
 
-/// Returns the name of a queue whose buffer is the region with this key.
+/// Returns the name of a queue whose buffer is the region with this key, if any.
 fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
     let qp = resources.qps.iter().find(|(_, qp)| {
         let image = &qp.key.context().image;

@@ -1,5 +1,5 @@
-//! The objects that a command names. The device rejects a command from a user context if the command names an object
-//! that belongs to another user.
+//! Checks the owners of the objects that a command names. A command from a user context is rejected if it names an
+//! object that belongs to another user.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.

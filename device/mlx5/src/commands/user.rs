@@ -35,8 +35,8 @@ use crate::uses::Object;
 /// Checks whether a user context may create the object that a command describes. Ownership is checked separately.
 ///
 /// # Errors
-/// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port. Section
-/// 23.1: also fails if user contexts already own their share of such objects.
+/// Fails if the new object would give the user access to all of guest memory or to the port (section 23.3), or if the
+/// quota for such objects is used up (section 23.1).
 pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
     check_quota(resources, user, command)?;
     match command {

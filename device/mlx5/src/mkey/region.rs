@@ -1,4 +1,4 @@
-//! Memory regions behind keys: the rights, bounds and translation that a key's context describes.
+//! The memory regions of keys: the rights, bounds and translation that a key's context describes.
 //!
 //! # Spec
 //! mlx5 interface, sections 13.1 and 13.2.

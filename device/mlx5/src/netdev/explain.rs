@@ -1,4 +1,4 @@
-//! Explains why an SQ or RQ makes no progress.
+//! Explains the state of an SQ or RQ to an operator.
 
 use protocol::ids::Cqn;
 
@@ -10,7 +10,7 @@ use crate::resources::Resources;
 use crate::uses::Object;
 
 impl Resources {
-    /// Returns lines of text about an SQ or RQ, or `None` if neither has this number.
+    /// Explains an SQ or RQ, one fact per line. Returns `None` if no queue has this number.
     pub fn explain_queue(&self, number: u32) -> Option<Vec<String>> {
         let (mut lines, cqn) = match self.netdev.queues.get(number)? {
             Queue::Send(sq) => (sq_lines(sq), sq.cqn()),

@@ -31,7 +31,7 @@ impl Rqt {
         Ok(Self { max_entries, queues: entries(context.entries, max_entries, list)? })
     }
 
-    /// Returns the table with new entries.
+    /// Returns a copy of the table with new entries.
     ///
     /// # Errors
     /// Fails if there are no entries or more entries than the table's maximum, or if the list is too short.

@@ -101,7 +101,7 @@ impl FrameCounters {
             }
             .emit(),
             (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.received_by_length }.emit(),
-            // The device does not sort frames by priority, so all frames count as priority 0.
+            // The device does not classify frames by priority, so all frames count as priority 0.
             (CounterGroup::Priority, 0) => {
                 PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
             }

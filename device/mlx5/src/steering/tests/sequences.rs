@@ -1,4 +1,4 @@
-//! Executes random sequences of operations. With a wrong reference count, some object could not be destroyed at the
+//! Executes random sequences of operations. If a reference count were wrong, some object could not be destroyed at the
 //! end.
 
 use proptest::prelude::*;

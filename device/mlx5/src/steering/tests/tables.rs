@@ -1,4 +1,4 @@
-//! Tests for flow tables, flow groups, table levels and references.
+//! Tests flow tables, flow groups, table levels and references.
 
 use super::frames::{OWN, arp};
 use super::*;
