@@ -29,7 +29,7 @@ pub enum Doorbell {
     ArmEq(EqDoorbell),
     /// Reports the consumer index of an EQ.
     UpdateEq(EqDoorbell),
-    /// Announces that the doorbell record of a QP has a new send counter.
+    /// Announces that the doorbell record of a QP or SQ has a new send counter.
     Send {
         qpn: Qpn,
         /// Start of the last WQE. `None` if software rings the doorbell with two 4-byte stores.
@@ -163,8 +163,8 @@ impl Resources {
         }
     }
 
-    /// Reads the send counter of a QP from its doorbell record, and notifies the engine. SQs and QPs share one number
-    /// space.
+    /// Handles a send doorbell for a QP or SQ, which share one number space. Reads the send counter from the doorbell
+    /// record, and notifies the engine or schedules the SQ.
     fn send(
         &mut self,
         cx: &mut Context<'_>,

@@ -7,9 +7,10 @@
 //! queue too.
 //!
 //! No doorbell is lost:
-//! - Software writes the WQE, then the record, then the doorbell. The device reads the word with acquire ordering
-//!   before it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that the
-//!   device reads too early belongs to a doorbell that has not been stored yet, so a later poll finds that doorbell.
+//! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
+//!   ordering before it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that
+//!   the device reads too early belongs to a doorbell that has not been stored yet, so a later poll finds that
+//!   doorbell.
 //! - A doorbell that overwrites an earlier one was stored after the earlier one's record was written. The device polls
 //!   that record too, because it polls all queues that share the word.
 //! - A send counter announces requests if it differs from the counter that the device read last. Neither counter

@@ -1,5 +1,5 @@
-//! The receive queue of a QP: a ring of entries. Receives have no doorbell. Instead, the device reads the doorbell
-//! record whenever it has consumed all entries announced so far (section 20, M-12).
+//! The receive queue of a QP or RQ: a ring of entries. Receives have no doorbell. Instead, the device reads the
+//! doorbell record whenever it has consumed all entries announced so far (section 20, M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.
@@ -18,7 +18,7 @@ pub type Entry = SmallVec<[u8; 512]>;
 /// Length in bytes of an entry with four segments.
 const SHORT_ENTRY: usize = 64;
 
-/// Receive queue of one QP. It is at the start of the QP's buffer.
+/// Receive queue of a QP or RQ, at the start of its buffer.
 #[derive(Debug)]
 pub struct RecvQueue {
     /// Number of entries; 0 if the QP has no receive queue of its own.

@@ -1,4 +1,4 @@
-//! The send queue of a QP: WQEs that consist of one or more 64-byte blocks.
+//! The send queue of a QP or SQ. Each WQE consists of one or more 64-byte blocks.
 //!
 //! # Spec
 //! mlx5 interface, sections 10.1 and 11.
@@ -92,7 +92,7 @@ impl PostedBlocks {
     }
 }
 
-/// Send queue of one QP. It follows the receive queue in the QP's buffer.
+/// Send queue of a QP or SQ. In a QP's buffer, it follows the receive queue.
 #[derive(Debug)]
 pub struct SendQueue {
     start: u64,

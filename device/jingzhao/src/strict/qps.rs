@@ -127,7 +127,8 @@ fn attributes(
 }
 
 /// Finds values that are set in the mailbox but not copied to the context by the command. PSNs are not compared,
-/// because they have their own rules. The state is not compared, because the mailbox does not determine it.
+/// because the public driver repeats the initial PSNs in every command. The state and the service type are not
+/// compared, because later commands do not copy them from the mailbox.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {
         return;

@@ -42,7 +42,7 @@ impl GidTable {
         Ok(())
     }
 
-    /// Returns an entry in wire format.
+    /// Returns the entry at an index, in the layout of the query command. An empty entry is all zeros.
     ///
     /// # Errors
     /// Fails if the index is beyond the end of the table.
