@@ -1,4 +1,4 @@
-//! All fuzz targets of the device crate in one program, because each program links the whole crate. The environment
+//! All fuzz targets of the device crate in one binary, because each binary links the whole crate. The environment
 //! variable `HCAD_FUZZ_TARGET` selects the target.
 #![no_main]
 

@@ -239,8 +239,8 @@ impl Bench {
         }
     }
 
-    /// Truncates a file and accesses all mapped pages. Then unmaps all ranges and restores the length of the file, as
-    /// for a new client.
+    /// Truncates a file and accesses all mapped pages. Then starts over as if a new client had connected: unmaps all
+    /// ranges and restores the length of the file.
     fn truncate_file(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
         ftruncate(&self.fds[file], left * PAGE).expect("an unsealed memfd can be truncated");

@@ -1,7 +1,8 @@
-//! Fuzzes the MADs that management receives from the guest (through MAD_IFC and queue pairs) and from the fabric.
+//! Fuzzes the MADs that the management agents receive from the guest (through MAD_IFC and queue pairs) and from the
+//! fabric.
 //!
-//! Two HCAs share a fabric. After every input, the port must answer its own software, every exchange must end, and
-//! memory use must stay bounded.
+//! Two HCAs share a fabric. After every input, the port must answer requests from its own software, every exchange must
+//! end, and memory use must stay bounded.
 
 use card::identity::Identity;
 use card::management::{
@@ -169,7 +170,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // With this transaction ID, the MAD can be a response to one of the first queries sent by management itself.
+    // With this transaction ID, the MAD can be a response to one of the first queries that an agent has sent.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;

@@ -259,7 +259,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
             guest.ring(UAR, SEND, &(u64::from(SQN.get()) << 8).to_be_bytes());
         }
         25 => {
-            // Overwrite part of a mailbox block, which is then rarely valid.
+            // Overwrite part of a mailbox block. The block is rarely valid afterwards.
             let block = usize::from(input.byte() % 4);
             guest.post(0, &[0; 0x400], 0x400);
             guest.poke(LAYOUT.input(0, block) + 0x230, input.bytes(16));

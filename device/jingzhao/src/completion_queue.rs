@@ -202,15 +202,15 @@ mod tests {
     #[test]
     fn context_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
-        // The start field is an address, an offset, or outside the region. `first` is the region entry at which the
-        // queue starts in that case.
+        // `start` is an address in the region, an offset, or neither. `first` is the entry of the region at which the
+        // queue then starts.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;
             let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
             cq.push(&cqe(7), false, &mem).unwrap();
             assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
-            // The start in the context does not lie in the region of the new buffer, so it is ignored.
+            // The start in the context is outside the region of the new buffer, so it is ignored.
             let mut other = Region::new(8 * LEN);
             (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
             (0..8).for_each(|slot| reap(&other, slot));

@@ -34,7 +34,7 @@ const RESERVED_DOORBELLS: usize = 16;
 
 /// Number of doorbell slots shared by all queues of a device, in addition to the [`RESERVED_DOORBELLS`] of each queue.
 /// They occupy 12 MiB, and are enough to fill 64 queues that have the recommended length of 2^14 requests. Without this
-/// limit, 2^17 stalled queues would occupy 96 GiB.
+/// limit, the doorbells of 2^17 stalled queues could occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// A WQE of up to this many bytes is copied into a short buffer, which takes less time to zero than a buffer for the
@@ -85,7 +85,7 @@ pub struct Sender {
 pub struct Entry {
     /// Byte offset in the queue.
     pub position: u32,
-    /// The opcode, which has five bits.
+    /// The opcode, a five-bit value.
     pub opcode: u8,
     /// Size in granules of 16 bytes.
     pub size: u8,

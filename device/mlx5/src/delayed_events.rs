@@ -22,7 +22,7 @@ pub const MAX_DELAYED_ENTRIES: u32 = 4;
 /// is too short to slow down a sender that waits for buffer space.
 const TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bound: at most one entry per EQ. Together, the entries contain each CQN at most once.
+/// Delayed events by EQ. Across all entries, each CQN occurs at most once, which bounds the map.
 #[derive(Debug, Default)]
 pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
 

@@ -13,12 +13,12 @@
 //!   doorbell.
 //! - A doorbell that overwrites an earlier one was stored after the earlier one's record was written. The device polls
 //!   that record too, because it polls all queues that share the word.
-//! - A send counter announces requests if it differs from the counter that the device read last. Neither counter
-//!   depends on how many doorbells the device has missed.
+//! - A send counter announces requests if it differs from the counter that the device read last, no matter how many
+//!   doorbells the device has missed.
 //! - Arm requests are level-triggered. A request raises an event immediately if the CQ has a matching entry at or after
 //!   the request's consumer index, so an entry written between the request and the poll raises the event too.
 //! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
-//!   received. The number is the same, so either the CQ is still armed, or software has not received the event yet.
+//!   received. If the number has not changed, either the CQ is still armed, or software has not received the event yet.
 //!
 //! No event is raised without an arm request. The record of a CQ that was never armed is all zeros, like the first arm
 //! request for any completion. CREATE_CQ therefore marks the record, so that the device can distinguish the two.
@@ -45,7 +45,8 @@ use super::work_queue::Advance;
 pub enum Word {
     /// The register that arms CQs.
     ArmCq,
-    /// All send registers. Software may use any of them for any queue of the page. SQs share the number space of QPs.
+    /// All send registers. Software may use any of them for any QP or SQ of the page. SQs and QPs share one number
+    /// space.
     Send,
 }
 

@@ -1,4 +1,4 @@
-//! The port: the behaviour that depends on its type, and the state of an Ethernet port.
+//! The port: behaviour that depends on its type, and the state of an Ethernet port.
 //!
 //! # Spec
 //! mlx5 interface, section 15.
@@ -31,7 +31,7 @@ const FCS_LEN: u16 = 4;
 
 #[derive(Debug)]
 pub enum PortState {
-    /// The state of an InfiniBand port is kept by its management agents.
+    /// The management agents keep the state of an InfiniBand port.
     InfiniBand,
     Ethernet(Box<EthernetPort>),
 }

@@ -24,7 +24,8 @@ impl MaxListLength {
 
     /// Records that a list of this length is complete without a terminator, so it has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // If a longer list was found earlier, this software writes no terminators, so nothing can be inferred.
+        // If a longer list was found earlier, this one should have ended with a terminator. Software that writes none
+        // reveals no maximum.
         *self = if units < self.at_least {
             Self::default()
         } else {

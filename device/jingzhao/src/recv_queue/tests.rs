@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Returns, in order, the stores with which the library posts a receive. Each store consists of an offset in the slot
-/// and the bytes to write. A list shorter than the maximum ends with a terminator.
+/// Returns the stores with which the library posts a receive, in program order. Each store is an offset in the slot and
+/// the bytes to write. A list shorter than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -332,7 +332,7 @@ fn settle_time_starts_at_first_poll() {
     }
 }
 
-/// The virtual CPU is preempted after writing only some elements of the list.
+/// The virtual CPU is preempted after software has written only some elements of the list.
 #[test]
 fn growing_list_is_not_fetched() {
     let (mem, mut queue) = of_library();

@@ -23,7 +23,7 @@ pub struct Table {
     pub(super) miss: Option<FlowTableId>,
     /// Groups in ascending order of their index ranges, which do not overlap.
     ///
-    /// Bound: [`MAX_TABLE_GROUPS`].
+    /// Bound: [`MAX_TABLE_GROUPS`] groups.
     groups: Vec<Group>,
     /// Number of miss actions and destinations that refer to the table.
     pub(super) references: usize,
