@@ -53,9 +53,9 @@ struct Sandbox {
     kept: CapabilitySet,
 }
 
-/// Begins to confine the process, unless the configuration disables the sandbox: sets no_new_privs, and restricts file
-/// access to what `config` needs. Call this before creating other threads. `file` is the configuration file, which must
-/// remain readable for reloads. `dns_ports` are the ports of the name servers.
+/// Sets no_new_privs and restricts file access to what `config` needs, unless the configuration disables the sandbox.
+/// Call this before creating other threads. `file` is the configuration file, which must remain readable for reloads.
+/// `dns_ports` are the ports of the name servers.
 ///
 /// # Errors
 /// Fails if a configured directory cannot be opened.

@@ -98,7 +98,7 @@ struct Member {
     listener: Option<Arc<Listener>>,
     /// Whether the device is in the configuration file, so that a reload may remove it.
     is_of_file: bool,
-    /// Whether the device has been asked to stop.
+    /// Whether a stop has been requested.
     is_leaving: bool,
 }
 

@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A module, a line in the list and an entry in the configuration are enough for an interface to appear everywhere.
+    /// An interface needs only a module, a line in the list and a configuration entry to appear everywhere.
     #[test]
     fn listed_interface_appears_in_schema_and_tables() {
         let entry: with_sketch::FrontendEntry =

@@ -104,7 +104,7 @@ fn give(folder: &Path, names: &[&str], user: Option<u32>) {
     }
 }
 
-/// Returns a group of which the confined process is a member.
+/// Returns a group that the confined process belongs to.
 fn group() -> u32 {
     if geteuid().is_root() { NOBODY } else { getegid().as_raw() }
 }

@@ -190,7 +190,7 @@ fn every_table_can_be_listed_by_name() {
         let command = match table.name {
             "handles" => "ahs",
             "control" => "cqp",
-            // These tables have no command of their own.
+            // These tables have no dedicated command.
             "sqs" | "rqs" | "tirs" | "rqts" | "flow-tables" | "flow-groups" | "flow-entries" => continue,
             same => same,
         };

@@ -591,8 +591,8 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attack_duration(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops `_over` even if it panics. Once the channel is disconnected, `join` returns at
-        // once.
+        // The neighbour's thread drops `_over` even if it panics. Once the channel is disconnected, `join` returns
+        // immediately.
         assert_eq!(
             is_over.recv_timeout(TIMEOUT),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),

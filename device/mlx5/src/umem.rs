@@ -89,7 +89,8 @@ impl Umems {
         [self.queue, self.record].into_iter().flatten().map(|place| Object::Umem(place.umem.get())).collect()
     }
 
-    /// Returns the address of the doorbell record as software specified it. User programs must not learn DMA addresses.
+    /// Returns the doorbell record address that software specified, which is an offset if the record is in a user
+    /// memory. User programs must not learn DMA addresses.
     pub fn specified(&self, record: Iova) -> Iova {
         self.record.map_or(record, |place| Iova::new(place.offset))
     }

@@ -19,7 +19,7 @@ use super::address::Resolver;
 use super::recv_queue::sge;
 use super::send_queue::FetchedWqe;
 
-/// Converts a send WQE to an engine request. A malformed WQE is refused.
+/// Converts a send WQE to an engine request, or refuses it if it is malformed.
 ///
 /// Returns a [`Fetch`] rather than a `Result`, because converting one to the other would copy the request.
 pub fn request(
@@ -95,8 +95,8 @@ pub fn index_of(token: &LocalToken) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-/// Returns the fence of a request. A small fence waits for earlier UMRs. It needs no action, because the engine always
-/// executes UMRs in order and before later requests.
+/// Returns the fence of a request. A small fence, which waits for earlier UMRs, needs no action, because the engine
+/// always executes UMRs in order and before later requests.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,

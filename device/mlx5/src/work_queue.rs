@@ -49,7 +49,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Consumes `units` units, but no more than are waiting.
+    /// Consumes `units` units, or all that are waiting if there are fewer.
     pub fn take(&mut self, units: u16) {
         self.taken = self.taken.wrapping_add(units.min(self.waiting()));
     }

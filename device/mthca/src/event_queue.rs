@@ -125,8 +125,8 @@ impl EventQueue {
         self.events.ring.set_consumer(consumer);
     }
 
-    /// Arms the queue for the next event. Section 7.8: if there are unread entries, returns the interrupt to raise at
-    /// once.
+    /// Arms the queue for the next event. Section 7.8: if there are unread entries, returns the interrupt, which is
+    /// raised immediately.
     #[must_use]
     pub fn arm(&mut self) -> Option<Interrupt> {
         self.armed = self.events.ring.unread() == 0;

@@ -4,7 +4,8 @@
 //! Contexts are kept here rather than in ICM. From the memory that software maps, the device reads only page table
 //! entries and doorbell records (section 4.1).
 //!
-//! The table shows how much memory a hostile guest can make these objects use. The engine documents its own memory use.
+//! The table bounds the memory that a hostile guest can make these objects occupy. The engine documents its own memory
+//! use.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|

@@ -84,8 +84,8 @@ impl SharedReceiveQueue {
         request(offset, &slot)
     }
 
-    /// Sets the limit. When the number of pending requests is below the limit, a single event is raised. A limit of 0
-    /// disables the event.
+    /// Sets the limit. A single event is raised when fewer requests than the limit are pending. A limit of 0 disables
+    /// the event.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;
     }

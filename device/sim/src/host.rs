@@ -45,7 +45,7 @@ pub struct Mapping {
     pub region: u32,
     /// First byte that the key covers, as an address in the region.
     pub first: u64,
-    /// The same byte, as addressed through the key.
+    /// Address of that byte when accessed through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -132,8 +132,7 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of the SRQ. If a request names the SRQ, the engine's accesses for that request must be
-    /// permitted in this domain.
+    /// Protection domain of the SRQ. If a request names the SRQ, its memory accesses are checked against this domain.
     pub pd: Pdn,
 }
 
@@ -203,7 +202,7 @@ pub struct SimHost {
     pub host_events: Option<Vec<HostEvent>>,
     pub naks: Vec<ReceivedNak>,
     pub retries: Vec<Retry>,
-    /// Peer requests that a responder has executed, or acknowledged or answered again.
+    /// Peer requests that a responder has executed, and duplicates that it has acknowledged or answered again.
     pub executed: Vec<PeerRequest>,
 }
 

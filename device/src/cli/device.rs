@@ -59,7 +59,7 @@ fn frontend_help() -> String {
     format!("Device interface to emulate: {}", interfaces::keys())
 }
 
-/// A `--peer` argument, in the form of an entry in the `peers` list.
+/// A `--peer` argument, converted to an entry of the `peers` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PeerArg(Map<String, Value>);
 

@@ -25,9 +25,9 @@ pub struct NamedPeer {
 /// A DNS name in lower case. A name without a final dot is subject to the resolver's search list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
-    /// The peers have a host's addresses and this UDP port.
+    /// All addresses of a host, each with this UDP port.
     Host { host: Arc<str>, port: u16 },
-    /// The peers are the targets of SRV records (RFC 2782).
+    /// The targets of the name's SRV records (RFC 2782).
     Service(Arc<str>),
 }
 

@@ -252,8 +252,8 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Returns whether the directory of `path` is one of `granted` or below one of them. The result is also true for a
-/// missing directory, because an attempt to use it reports the error.
+/// Returns whether the directory of `path` is one of `granted` or below one of them. Also returns true if the directory
+/// is missing, because a later attempt to use it reports the error.
 fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
     let folder = folder_of(path).canonicalize();
     folder.map_or(true, |folder| granted.iter().any(|granted| folder.starts_with(granted)))

@@ -143,7 +143,7 @@ impl Frontend for Device {
     fn reset(&mut self) {}
 }
 
-/// The host side of a device without queues or keys.
+/// The [`Host`] of a device without queues or keys.
 #[derive(Debug)]
 pub struct NoQueues;
 

@@ -32,7 +32,7 @@ const FAST_YIELD: Duration = Duration::from_micros(300);
 /// Initial and maximum time for which the thread stops yielding after a slow yield.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// Maximum number of pauses in which polling is skipped after polling without yielding found no work.
+/// Maximum number of pauses in which polling is skipped after an unproductive poll without yielding.
 const MAX_SKIPS: u32 = 256;
 
 /// Decides at each pause, when the thread has no work, whether to busy-poll before blocking.

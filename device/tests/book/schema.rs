@@ -3,7 +3,7 @@
 use schemars::Schema;
 use serde_json::Value;
 
-/// Stands for a variant that is a bare word, as opposed to an object with that word as its key.
+/// Marks a variant that is written as a bare word, not as an object with that word as its key.
 static BARE: Value = Value::Bool(true);
 
 /// A part of a schema, with references resolved.

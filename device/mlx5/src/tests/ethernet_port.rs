@@ -195,7 +195,7 @@ fn roce_packets_to_other_addresses_reach_netdev() {
     assert_eq!(count(&mut a, &mut b, (2, ipv4(2))), (2, 4));
 }
 
-/// A GID can have a different MAC from the port, for example if it belongs to a macvlan device.
+/// A GID can have its own MAC, for example if it belongs to a macvlan device.
 #[test]
 fn gid_mac_can_differ_from_port_mac() {
     let (mut a, mut b) = (user(1, None), user(2, None));

@@ -1,4 +1,4 @@
-//! Flow tables created by commands, including those of a recorded guest.
+//! Tests of flow table commands, including those of a recorded guest.
 
 use protocol::hca::mlx5::counter::TrafficCounter;
 use protocol::hca::mlx5::flow_counter::{
@@ -41,8 +41,8 @@ const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
 /// The IPv6 all-nodes group, of which the recorded guest is a member.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Executes the flow commands in a trace whose numbers are in the given range, and compares their outputs with the
-/// recorded ones. Returns the number of commands executed.
+/// Executes the flow commands in a trace whose numbers are in `numbers`, and compares their outputs with the recording.
+/// Returns the number of commands executed.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;
@@ -98,8 +98,8 @@ fn check_frames(driver: &mut Driver, expected: &[(&str, Vec<u8>, &[u32])]) {
     }
 }
 
-/// Section 16.4: the TIRs of the recorded guest receive the following, in this order: TCP and UDP over IPv4 and IPv6,
-/// AH, ESP, other IPv4 and IPv6 packets, and all other frames.
+/// Section 16.4: the TIRs of the recorded guest receive, in this order, TCP and UDP over IPv4 and IPv6, AH, ESP, other
+/// IPv4 and IPv6 packets, and all other frames.
 #[test]
 fn frames_reach_tirs_of_recorded_guest() {
     let ip = |protocol, version| match version {
@@ -156,8 +156,8 @@ fn frames_reach_tirs_of_recorded_guest() {
     assert!((1..=12).all(|tirn| !resources(&mut driver).uses.is_used(Object::Tir(tirn))));
 }
 
-/// Creates a table at level 5 with 16 entries. Also returns a command that creates a group of entries 0 to 7, which
-/// match on the destination MAC.
+/// Creates a 16-entry table at level 5. Also returns a command that creates a group of entries 0 to 7, matching on the
+/// destination MAC.
 fn table(driver: &mut Driver) -> (FlowTableId, CreateFlowGroup) {
     let context = FlowTableContext { level: 5, log_size: 4, ..FlowTableContext::default() };
     let create = Command::CreateFlowTable(CreateFlowTable { context, ..CreateFlowTable::default() });

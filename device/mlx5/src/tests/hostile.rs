@@ -42,7 +42,7 @@ fn populated() -> Driver {
     driver
 }
 
-/// Returns an input of random words. Most words are small or zero, so that the input passes the first checks.
+/// Returns a random command input. Most words are small or zero, so that the input passes the first checks.
 fn input(random: &mut Random) -> Vec<u8> {
     let opcode = Command::OPCODES[random.below(Command::OPCODES.len())];
     let mut input = vec![0; 16 + random.below(72) * 16];

@@ -71,8 +71,7 @@ fn messages_complete_with_untrapped_doorbells() {
     assert_eq!((ignored(&a), ignored(&b)), (vec![], vec![]));
 }
 
-/// The device may find a later doorbell, one half of a doorbell from a 32-bit guest, or a meaningless word. The word may
-/// be in any send register.
+/// The device may find a later doorbell, half a doorbell from a 32-bit guest, or garbage, in any send register.
 #[test]
 fn any_doorbell_word_polls_whole_page() {
     let (mut a, mut b) = pair();
@@ -224,7 +223,8 @@ fn record_of_reset_qp_is_not_reused() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// A word that names no queue starts a round over more queues than the device polls at once.
+/// A doorbell for an unknown queue starts a round over all queues on the page. This page has more queues than the
+/// device polls in one call.
 #[test]
 fn queues_destroyed_during_round_are_skipped() {
     let mut a = User::mapped(1);

@@ -59,7 +59,7 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Like [`powered_on_with`], but for a device with these addresses.
+/// Like [`powered_on_with`], but with the given identity.
 fn powered_on_as(identity: Identity, options: Options) -> Driver {
     let setup = Setup { options, mac: identity.mac, engine: engine::Config::default() };
     let mut guest = Guest::new(Mlx5::new(setup), identity);

@@ -49,8 +49,7 @@ fn srq_entries_are_consumed_in_list_order() {
     }
 }
 
-/// Section 12.2: a cyclic RMP does not use the links of its entries. In this test, every link names a wrong
-/// entry.
+/// Section 12.2: a cyclic RMP ignores the links in its entries. Here, every link points to the wrong entry.
 #[test]
 fn cyclic_rmp_entries_are_consumed_in_ascending_order() {
     let (mut a, mut b, _) = pair_with(WorkQueueKind::Cyclic);

@@ -126,7 +126,7 @@ fn invalidate(a: &mut User, b: &mut User, key: u32) {
 /// A rule, and a function that violates it. The function's second argument is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
-/// At least one case per rule.
+/// Test cases, at least one for each rule.
 const CASES: &[Case] = &[
     (&NARROW_WRITE, |a, _| a.store(Bar::Bar0, 0x18, &[0; 2])),
     (&NARROW_WRITE, |a, _| ring(a, driver::ARM_EQ, &[0; 8])),

@@ -7,7 +7,7 @@ use protocol::hca::mlx5::doorbell::EqDoorbell;
 
 use super::*;
 
-/// Calls `run` with tracing enabled. Returns the trace records without their time and device.
+/// Calls `run` with tracing enabled. Returns the trace records without time and device.
 fn records(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> Vec<String> {
     let written = Written::default();
     driver.hca.set_trace(Some(written.trace(TraceFormat::Text)));

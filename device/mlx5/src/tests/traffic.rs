@@ -25,7 +25,7 @@ fn timeless(entry: Cqe) -> Cqe {
     }
 }
 
-/// Returns the content, the byte count and the entry number of each received message.
+/// Returns the content, byte count and entry number of each received message.
 fn receipts(entries: &[Cqe]) -> Vec<(Content, u32, u16)> {
     let of = |entry: &Cqe| match entry {
         Cqe::Received(receipt) => (receipt.content, receipt.byte_count, receipt.wqe_counter),

@@ -113,8 +113,8 @@ impl User {
         Self::of(driver, |driver, _| driver.alloc_uar())
     }
 
-    /// Creates a program on a device that has been powered on. `uar` returns the program's UAR page, given that of the
-    /// EQs.
+    /// Creates a program on a device that has been powered on. `uar` returns the program's UAR page. Its argument is
+    /// the EQs' UAR page.
     fn of(mut driver: Driver, uar: impl FnOnce(&mut Driver, UarIndex) -> UarIndex) -> Self {
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));

@@ -150,7 +150,7 @@ fn firmware(user: &mut User) {
 /// A rule, and a function that violates it. The second user is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
-/// At least one case per rule.
+/// Test cases, at least one for each rule.
 const CASES: &[Case] = &[
     (&NARROW_WRITE, |a, _| a.store(Bar::Bar0, HCR, &[0, 0])),
     (&NARROW_WRITE, |a, _| a.store(Bar::Bar2, 0x2010, &[0; 2])),

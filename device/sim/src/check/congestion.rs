@@ -9,8 +9,8 @@ use engine::{Instant, Service};
 
 /// Minimum time between notifications for a flow. IBTA annex A17 leaves the value to the device.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// How late an action may be on a rate-limited flow or a slow link. Several bursts at the minimum rate fit into this
-/// time.
+/// Tolerance for late actions on a rate-limited flow or a slow link. Several bursts at the minimum rate take less time
+/// than this.
 const SLOW: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -50,8 +50,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns how late an action may be. Simulated time advances from event to event, so only rate limits and slow
-    /// links can delay an action.
+    /// Returns the tolerance for late actions. Simulated time advances from event to event, so only rate limits and
+    /// slow links can delay an action.
     pub(super) fn slack(&self, id: SideId) -> Duration {
         if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
             SLOW

@@ -66,7 +66,7 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered. There is one entry per receiver. It is removed once the receiver has reported the
+    /// Datagrams being delivered, one entry per receiver. An entry is removed once its receiver has reported the
     /// datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,
@@ -139,7 +139,7 @@ impl<'a> Checker<'a> {
     /// Records that the network has stopped delivering packets to a side.
     pub fn on_blackhole(&mut self, pair: usize, side: usize) {
         let now = self.now;
-        // The side receives no responses. Its peer receives requests, but no responses either.
+        // The side's requests reach the peer, but the responses are lost. The peer's requests are lost.
         for side in [side, 1 - side] {
             self.sides[pair][side].unreachable_since.get_or_insert(now);
         }
@@ -249,7 +249,7 @@ impl<'a> Checker<'a> {
         self.sides.iter().flatten().all(Side::is_finished)
     }
 
-    /// Describes the progress, for reporting a run that does not finish.
+    /// Describes the progress of a run that does not finish.
     pub fn progress(&self) -> String {
         let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
             sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))

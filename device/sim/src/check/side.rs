@@ -24,7 +24,7 @@ use engine::{
 /// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// How many of a queue's requests have been posted and completed.
+/// Counts of the requests posted to a queue and completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
@@ -54,7 +54,7 @@ pub(super) struct Side {
     established: bool,
     /// Whether software has moved the QP to ERR or RESET. The QP must not send afterwards.
     muted: bool,
-    /// Time from which packets from the side may fail to reach the peer.
+    /// Time from which requests between the side and its peer may remain unanswered.
     pub(super) unreachable_since: Option<Instant>,
     pub(super) shared: bool,
     /// The request that the side has fetched from the shared queue.

@@ -1,4 +1,4 @@
-//! Multicast, and blocking of its loopback to the sending QP (mlx5 interface, sections 5.4 and 10.1).
+//! Multicast delivery and loopback blocking (mlx5 interface, sections 5.4 and 10.1).
 
 use super::*;
 

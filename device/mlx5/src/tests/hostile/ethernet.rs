@@ -28,8 +28,7 @@ const TABLE: FlowTableId = FlowTableId::new(1);
 const GROUP: FlowGroupId = FlowGroupId::new(1);
 const TIRN: Tirn = Tirn::new(1);
 const RQTN: Rqtn = Rqtn::new(1);
-/// Number of leading commands in the list from [`usual`], all of which create objects. The other commands use or
-/// destroy these objects.
+/// The first `CREATING` commands returned by [`usual`] create objects. The rest use or destroy them.
 const CREATING: usize = 14;
 
 /// Returns the inputs of valid commands, in an order in which all of them succeed.

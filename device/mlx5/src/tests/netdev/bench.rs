@@ -1,4 +1,4 @@
-//! A device without the surrounding HCA, so that a test can decide which TIRs receive a frame.
+//! A test bench for the NIC without the surrounding HCA. A test can choose the TIRs that receive a frame.
 
 use card::frontend::table::{Page, TableContext};
 use card::frontend::{Context, Frontend as _};
@@ -49,7 +49,7 @@ macro_rules! context {
     };
 }
 
-/// Returns deliveries to these TIRs.
+/// Returns one delivery of the unedited frame to each TIR.
 pub(super) fn to(tirs: &[Tirn]) -> Deliveries {
     tirs.iter().map(|tirn| Delivery { tirn: *tirn, tag: 0x0012_3456, edited: None }).collect()
 }
@@ -134,14 +134,14 @@ impl Bench {
         self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
     }
 
-    /// Returns the next frame for the wire.
+    /// Returns the next frame to transmit.
     pub(super) fn next_frame(&mut self) -> Option<Vec<u8>> {
         let (link, mut out) = (self.link, Vec::new());
         let (steer, cx) = (self.steering(), &mut context!(self));
         self.mlx5.resources_mut()?.next_frame(cx, &mut out, link, steer).then_some(out)
     }
 
-    /// Returns all frames for the wire.
+    /// Returns all frames to transmit.
     pub(super) fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         loop {

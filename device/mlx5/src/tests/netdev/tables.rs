@@ -1,4 +1,4 @@
-//! Tables of the netdev's objects for an operator, and explanations of stuck queues.
+//! Operator tables of netdev objects, and explanations of stuck queues.
 
 use super::*;
 

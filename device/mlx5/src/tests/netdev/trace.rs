@@ -5,7 +5,7 @@ use card::telemetry::trace::TraceFormat;
 
 use super::*;
 
-/// Runs a test with a trace. Returns its records without their time and device.
+/// Runs a test with tracing enabled. Returns the trace records without time and device.
 fn records(net: &mut Net, run: impl FnOnce(&mut Net)) -> Vec<String> {
     let written = Written::default();
     net.driver.monitor.set_trace(Some(written.trace(TraceFormat::Text)));

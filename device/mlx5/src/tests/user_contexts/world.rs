@@ -124,7 +124,7 @@ impl World {
         *output.first_chunk().unwrap()
     }
 
-    /// Returns a queue in the user memory with 64 entries of 64 bytes.
+    /// Returns a queue of 64 entries of 64 bytes each in the user memory.
     fn queue(&self, kind: u8, page: u64) -> WorkQueue {
         WorkQueue {
             kind,
