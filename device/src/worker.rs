@@ -83,7 +83,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Whether the fabric accepts no more frames until its descriptor becomes writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// Time until which no clients are accepted.
+    /// No clients are accepted before this time.
     accept_after: Option<Instant>,
     client: Option<Client>,
     /// Number of clients so far.

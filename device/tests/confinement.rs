@@ -85,7 +85,7 @@ fn files_are_created_only_in_configured_folders() {
 }
 
 #[test]
-fn default_writable_directory_is_beside_control_socket() {
+fn default_writable_directory_is_next_to_control_socket() {
     let (daemon, control, line) = start(&[("confinement", json!({}))], |_| ());
     let own = daemon.folder.path().join("control.files");
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);

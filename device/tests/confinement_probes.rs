@@ -79,7 +79,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// Creates `old.pcapng`, to which the process writes its trace, and files that the process must not access.
+/// Creates `old.pcapng`, where the process writes its trace, and files that the process must not access.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -88,7 +88,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     give(folder, &["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"], user);
 }
 
-/// Creates a file and two sockets that represent those of another program. The returned sockets must stay open.
+/// Creates a file and two sockets that stand in for another program's. The returned sockets must stay open.
 fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatagram) {
     fs::write(folder.join("notes"), "precious").unwrap();
     let stream = UnixListener::bind(folder.join("stream.sock")).unwrap();

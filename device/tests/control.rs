@@ -246,8 +246,7 @@ fn counter_names_start_with_layer() {
     bring_up(&mut guest);
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
-    // There are six writes: one for the CQ, one for the EQ, and four for the QP (its initial entry, and one for each of
-    // three commands).
+    // One write for the CQ, one for the EQ, and four for the QP: its initial entry and one per command.
     assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 6, "maps": 3}));
     let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
     assert_eq!(ctxmgt["requester_trans_control"], idle);

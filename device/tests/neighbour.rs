@@ -1,5 +1,5 @@
-//! Tests that sixteen hostile clients, each with its own device, do not disturb a neighbour, which is a pair of devices
-//! in the same process that exchange data.
+//! Tests that sixteen hostile clients, each with its own device, do not disturb their neighbour: two devices in the
+//! same process that exchange data.
 //!
 //! The hostile clients run at the lowest priority, so that the test measures the load that they cause in the daemon,
 //! not their own. The neighbour's rate and latency depend on the machine, so they are always printed but checked only
@@ -432,7 +432,7 @@ fn commands(round: u32) -> Vec<u8> {
 /// Resources that an attacker keeps between connections.
 struct AttackerState {
     queues: ControlQueues,
-    /// A file whose pages the host cannot provide.
+    /// A file with pages that the host cannot provide.
     sparse: OwnedFd,
 }
 
@@ -497,7 +497,7 @@ fn violate_protocol(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// Returns a file on a full tmpfs. Without permission to mount, returns a file backed by huge pages, of which the host
+/// Returns a file on a full tmpfs. Without permission to mount, returns a file backed by huge pages, since the host
 /// probably has none.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ use super::resources::Resources;
 use super::send_queue::{FetchedWqe, SendTag};
 use super::work;
 
-/// Returns the name of the register in which an access starts.
+/// Returns the name of the register that an access hits.
 pub(super) fn register_name(log_uar_page: u16, access: &RegisterAccess<'_>) -> Option<String> {
     if let Some((page, offset)) = doorbell::place(log_uar_page, access.offset) {
         let page = page.get();
@@ -52,7 +52,7 @@ pub(super) fn register_name(log_uar_page: u16, access: &RegisterAccess<'_>) -> O
     })
 }
 
-/// Describes the fields of the value that an access reads or writes.
+/// Shows the fields of the register value that was read or written.
 pub(super) fn describe_access(log_uar_page: u16, access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     let Some((_, offset)) = doorbell::place(log_uar_page, access.offset) else {
         if let (Some((Register::QueueAddressLow, _)), &[a, b, c, d], true) =
@@ -94,7 +94,7 @@ pub(super) struct Executed<'a> {
     pub command: Option<&'a Command<'a>>,
     /// The output, or the check that rejected the command.
     pub result: Result<&'a [u8], &'a Rejection>,
-    /// Time at which the command started, on the trace's clock.
+    /// Start time of the command, on the trace's clock.
     pub began: Duration,
 }
 

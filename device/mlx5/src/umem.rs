@@ -76,8 +76,8 @@ impl Umem {
     }
 }
 
-/// The user memories that hold a queue and its doorbell record. A field is `None` if the kernel has specified the
-/// address itself.
+/// The user memories that hold a queue and its doorbell record. A field is `None` if the kernel specified an address
+/// instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Umems {
     pub queue: Option<UmemPlace>,

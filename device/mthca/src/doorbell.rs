@@ -57,8 +57,8 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2, either of a whole doorbell or of one half. Returns `None` for a first half. The size of
-    /// a UAR page is 2^`log_uar_page` times 4 KiB, of which only the first 4 KiB contain registers.
+    /// Handles a store to BAR2, either of a whole doorbell or of one half. Returns `None` for a first half. A UAR page
+    /// is 2^`log_uar_page` times 4 KiB long. Only its first 4 KiB contain registers.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.

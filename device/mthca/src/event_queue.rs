@@ -20,7 +20,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// At most 2^6 EQs, because INIT_HCA rejects more.
     queues: BTreeMap<u32, EventQueue>,
-    /// The valid EQ, if any, to which each event type is mapped.
+    /// The EQ that each event type is mapped to, if that EQ is valid.
     takers: [Option<Eqn>; TYPES],
 }
 
@@ -72,7 +72,7 @@ impl EventQueues {
         }
     }
 
-    /// Returns the queue to which events of this type are mapped.
+    /// Returns the queue that events of this type are mapped to.
     pub fn taker(&self, event: &Eqe) -> Option<Eqn> {
         self.takers.get(usize::from(event.event_type())).copied().flatten()
     }

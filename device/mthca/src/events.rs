@@ -14,7 +14,7 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 
 impl Resources {
-    /// Writes an asynchronous event to the EQ to which the event's type is mapped. If the type is not mapped, the event
+    /// Writes an asynchronous event to the EQ that the event's type is mapped to. If the type is not mapped, the event
     /// is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         self.report(cx, self.eqs.taker(event), event);

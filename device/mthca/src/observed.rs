@@ -14,7 +14,7 @@ use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::srq::SharedReceiveQueue;
 
-/// An event in the device, with the objects that it concerns.
+/// An event in the device, with the objects involved.
 ///
 /// An object is mutable if observers keep data in it: its counters, or the events tracked by strict mode.
 pub(super) enum Observed<'a> {

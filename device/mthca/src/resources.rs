@@ -84,7 +84,7 @@ impl DeviceState {
         }
     }
 
-    /// Returns log2 of the size of a UAR page in units of 4 KiB, as the driver has set it with INIT_HCA.
+    /// Returns log2 of the size of a UAR page in units of 4 KiB, as set by INIT_HCA.
     pub fn log_uar_page(&self) -> u8 {
         self.resources().map_or(0, |resources| resources.layout.log_uar_page)
     }

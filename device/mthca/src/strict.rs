@@ -37,7 +37,7 @@ pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page and register in which only the first half of a doorbell has been written.
+    /// UAR page and register whose doorbell has been only half written.
     half: Option<(u64, UarRegister)>,
     bring_up: BringUp,
 }

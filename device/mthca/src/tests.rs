@@ -35,7 +35,7 @@ use self::probe::replay;
 use super::device::Mthca;
 use super::options::{Options, Setup};
 
-/// Bus address to which ICM address 0 is mapped. Pages are contiguous on the bus.
+/// Bus address that ICM address 0 is mapped to. Pages are contiguous on the bus.
 const ICM: u64 = 0x1_0000_0000;
 /// Total size of the tables (section 4.3).
 const ICM_LEN: u64 = 0x2685_4000;
@@ -68,7 +68,7 @@ fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
 
-/// Creates a driver for a device in its power-on state, with MSI-X enabled and eventfds for three vectors.
+/// Creates a driver for a powered-on device, with MSI-X enabled and eventfds for three vectors.
 fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }

@@ -21,7 +21,7 @@ use protocol::hca::opcode::WqeOpcode;
 use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
 
-/// Returns the name of the register in which an access starts.
+/// Returns the name of the register that an access hits.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(name),
@@ -54,7 +54,7 @@ fn name(register: Register) -> String {
     }
 }
 
-/// Describes the fields of the value that an access reads or writes.
+/// Shows the fields of the register value that was read or written.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     match (access.bar, access.data) {
         (Bar::Bar0, &[a, b, c, d]) => {
@@ -97,7 +97,7 @@ pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, 
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
-/// Records an event, with the EQ and slot to which it was written.
+/// Records an event, with the EQ and slot that it was written to.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, event.name(), |fields| {
         match place {

@@ -2,9 +2,10 @@
 //!
 //! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In a mapped
 //! page, that store just writes a word in memory. The device finds the word later, or not at all if the doorbell of
-//! another queue has overwritten it. A 32-bit guest stores the word in two halves, of which the device may find only
-//! one. A word therefore only shows that its page has been used. The device polls the doorbell record of the queue that
-//! the word names, and then the records of all queues on the page in a polling round. The rest of the word is ignored.
+//! another queue has overwritten it. A 32-bit guest stores the word in two halves, and the device may find only one of
+//! them. A word therefore only shows that its page has been used. The device first polls the doorbell record of the
+//! queue that the word names. It then polls the records of all queues on the page in a polling round. The rest of the
+//! word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -59,7 +60,7 @@ impl Resources {
         }
     }
 
-    /// Continues the active rounds. Returns whether a round was active, in which case another turn is needed.
+    /// Continues the active rounds. Returns whether a round was active. If so, another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.uar.is_active() {
             return false;

@@ -196,7 +196,7 @@ pub struct SimHost {
     pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
     /// Whether the host counts posted receive requests, so that responders advertise credits.
     pub counts_receives: bool,
-    /// Time at which the next receive request can be fetched, for [`Host::next_recv_due`].
+    /// Return value of [`Host::next_recv_due`].
     pub recv_due: Option<Instant>,
     /// Recorded events, if recording is enabled. The simulation drains them for the checker.
     pub host_events: Option<Vec<HostEvent>>,

@@ -8,7 +8,7 @@ use protocol::ids::{Iova, Lkey, Rkey, Va};
 pub struct FastRegister {
     /// The new key, which differs from the allocated key only in the bits that software chooses.
     pub key: Lkey,
-    /// Virtual address of the first byte. Its page offset must equal that of `base`, even for a zero-based region.
+    /// Virtual address of the first byte. It must have the same page offset as `base`, even for a zero-based region.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,

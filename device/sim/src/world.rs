@@ -358,8 +358,8 @@ impl<'a> World<'a> {
         Some(named)
     }
 
-    /// Occasionally injects a stale READ. The READ bypasses the network, because a delayed one could arrive in a later
-    /// life with the expected PSN, and would then be a valid request from the peer.
+    /// Occasionally injects a stale READ. The READ bypasses the network. If it were delayed, it could arrive in a later
+    /// life with the expected PSN and would then be a valid request from the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self

@@ -59,7 +59,7 @@ impl AccessEntry<'_> {
         Ok(Access { mode, group })
     }
 
-    /// Returns these settings, with missing ones replaced by those of `other`.
+    /// Returns these settings, filling in missing ones from `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self { mode: self.mode.or(other.mode), group: self.group.or(other.group) }
     }

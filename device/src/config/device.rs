@@ -202,7 +202,7 @@ pub struct PeerEntry {
 pub struct DeviceConfig {
     /// Addresses of the device.
     pub identity: Identity,
-    /// Destination of packets for which neither the work request nor the QP context specifies one.
+    /// Destination of packets if neither the work request nor the QP context specifies one.
     pub default_peer: Option<Identity>,
     /// Other devices whose addresses are not derived from their LIDs.
     pub peers: Vec<Identity>,
@@ -387,7 +387,7 @@ impl DeviceConfig {
         Ok(device)
     }
 
-    /// Stores the entry from which the configuration was created.
+    /// Stores the entry that the configuration was created from.
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
         HOST_KEYS.iter().for_each(|key| drop(entry.remove(*key)));

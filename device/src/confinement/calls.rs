@@ -166,10 +166,10 @@ const PRCTL: &[i32] =
 /// Value from `linux/prctl.h`, because the libc crate does not define the constant.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Settings on which the permitted calls depend.
+/// Settings that determine the permitted calls.
 #[derive(Clone, Debug)]
 pub(super) struct Permitted {
-    /// Groups to which sockets may be assigned.
+    /// Groups that sockets may be assigned to.
     pub(super) groups: Vec<u32>,
     /// Whether devices may use rings. The members of a ring connect to each other's sockets.
     pub(super) ring: bool,

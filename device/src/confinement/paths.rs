@@ -20,11 +20,11 @@ use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 /// The newest Landlock ABI that this module uses. Older kernels enforce only the rights that they support.
 const LANDLOCK_ABI: ABI = ABI::V9;
 
-/// Rights to a directory in which sockets are created, probed and removed. ReadDir is needed because hcad locks the
+/// Rights to a directory where sockets are created, probed and removed. ReadDir is needed because hcad locks the
 /// directory.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
-/// Rights to a directory in which files are created and written, but not read. The rights include writing to existing
+/// Rights to a directory where files are created and written, but not read. The rights include writing to existing
 /// files, because Landlock does not distinguish them from new files.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
@@ -41,7 +41,7 @@ pub(super) struct Grant {
     path: PathFd,
     name: PathBuf,
     rights: BitFlags<AccessFs>,
-    /// Canonical path of a directory in which files may be created.
+    /// Canonical path of a directory where files may be created.
     folder: Option<PathBuf>,
     /// Canonical path of a directory for sockets.
     sockets: Option<PathBuf>,
@@ -202,9 +202,8 @@ pub(super) fn restrict(
     }
 }
 
-/// Applies all restrictions that Landlock supports. In addition to file access, they cover TCP (only binding to `port`
-/// and connecting to `dns_ports` are permitted), signals to other processes, and connections to other processes'
-/// abstract sockets.
+/// Applies all restrictions that Landlock supports. Besides file access, they cover signals to other processes,
+/// connections to their abstract sockets, and TCP: the process may only bind to `port` and connect to `dns_ports`.
 fn apply(
     grants: Vec<Grant>,
     port: Option<u16>,

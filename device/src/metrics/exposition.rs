@@ -1,6 +1,6 @@
 //! Writes typed metric families in the Prometheus text format.
 //!
-//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, in which a counter's TYPE line lacks the
+//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, where a counter's TYPE line lacks the
 //! `_total` suffix of its samples. A parser for the Prometheus text format would therefore treat those samples as
 //! untyped.
 //!

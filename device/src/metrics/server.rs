@@ -144,7 +144,7 @@ impl Clients {
 struct Source {
     process: Process,
     registry: DeviceRegistry,
-    /// The last generated text, and the time at which it was generated.
+    /// The last generated text and its time of generation.
     text: Option<(Instant, Arc<str>)>,
 }
 

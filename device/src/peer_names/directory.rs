@@ -1,4 +1,4 @@
-//! The peers that a device's DNS names resolve to, and the time at which each name is looked up again.
+//! Tracks the peers that a device's DNS names resolve to, and when to look up each name again.
 //!
 //! The directory performs no I/O and reads no clock. Its owner polls it for the next [`Question`], looks up the name,
 //! and passes back the answer and the time. [`Directory::refresh`] then returns the peers that have joined or left.
@@ -22,7 +22,7 @@ pub(super) const MAX_RECORDS: usize = MAX_PEERS;
 /// Minimum time between lookups of a name, even if its TTL is 0.
 const MIN_TTL: Duration = Duration::from_secs(1);
 
-/// Maximum time for which an answer is used. It limits how long a mistake in a zone has effect.
+/// Maximum time that an answer is used. It limits how long a mistake in a zone has effect.
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
 /// Maximum time before a name without records is looked up again. With a short limit, new peers can join quickly, and

@@ -68,7 +68,7 @@ async fn follow(device: Arc<Device>, resolver: Resolver) {
     let Some(PeerNames { bind, entries, resolved }) = &device.names else { return };
     let mut directory = Directory::new(entries, now());
     let mut lookups = JoinSet::new();
-    // Time at which to send the peers to the device. `None` if they have been sent.
+    // When to send the peers to the device. `None` if they have been sent.
     let mut send_at: Option<Instant> = None;
     loop {
         while lookups.len() < MAX_LOOKUPS

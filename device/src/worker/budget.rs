@@ -34,7 +34,7 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// Length of the longest pause. VMMs give up if they receive no reply within 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Time for which a device still counts as moving data after an interval in which it moved data.
+/// How long a device still counts as moving data after an interval that moved data.
 const RECENT: Duration = Duration::from_millis(200);
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
@@ -94,7 +94,7 @@ pub(super) struct ControlBudget {
     data: Duration,
     /// Elapsed time of turns in this interval that moved no data.
     control: Duration,
-    /// Time at which the client's messages began to wait, and time of the next check.
+    /// Start of the pause, and time of the next check.
     paused: Option<(Instant, Instant)>,
 }
 

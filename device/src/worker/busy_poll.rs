@@ -6,8 +6,8 @@
 //! virtual CPUs. After a long sleep, it blocks immediately, so an idle HCA costs nothing.
 //!
 //! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. Yielding to
-//! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow: the yielding thread runs again only when
-//! the scheduler preempts them, whereas a thread that blocks and is woken runs before them. A 64-byte WRITE between
+//! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow. The yielding thread runs again only when
+//! the scheduler preempts them, whereas a thread that is woken after blocking runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
 //! therefore stops yielding for a backoff period. Each slow yield doubles the period, up to a limit. The period is
 //! reset to its initial length if the fast yields since the previous slow yield add up to at least the current period.
@@ -29,10 +29,10 @@ const SHORT_SLEEP: Duration = Duration::from_micros(400);
 /// A yield that returns within this time was not delayed by a CPU-bound thread.
 const FAST_YIELD: Duration = Duration::from_micros(300);
 
-/// Initial and maximum time for which the thread stops yielding after a slow yield.
+/// How long the thread stops yielding after a slow yield: initial and maximum time.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// Maximum number of pauses in which polling is skipped after an unproductive poll without yielding.
+/// Maximum number of pauses to skip polling after an unproductive poll without yielding.
 const MAX_SKIPS: u32 = 256;
 
 /// Decides at each pause, when the thread has no work, whether to busy-poll before blocking.
@@ -43,7 +43,7 @@ pub(super) struct BusyPoll {
     slept: Duration,
     /// Size of recently moved frames in bytes, halved at each pause.
     moved: usize,
-    /// Time until which the thread does not yield.
+    /// The thread does not yield before this time.
     no_yield_until: Instant,
     /// Length of the next period without yielding.
     yield_backoff: Duration,
@@ -51,7 +51,7 @@ pub(super) struct BusyPoll {
     fast_yields: Duration,
     /// Whether the thread yields in this pause.
     yields: bool,
-    /// Remaining number of pauses in which polling without yielding is skipped.
+    /// Number of pauses left to skip polling without yielding.
     skip: u32,
     /// Number of pauses skipped after the last unproductive poll, halved whenever polling without yielding finds work.
     skips: u32,
@@ -159,8 +159,7 @@ mod tests {
         busy_poll
     }
 
-    /// Returns the number of consecutive pauses, at most `pauses`, in which the thread polls while small messages
-    /// arrive.
+    /// Counts how many pauses in a row, up to `pauses`, the thread polls while small messages arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let polls = |_: &usize| {
             busy_poll.moved(64);
@@ -207,7 +206,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Returns the number of pauses, out of `pauses`, in which the thread does not poll during a bulk transfer.
+    /// Counts how many out of `pauses` pauses the thread does not poll during a bulk transfer.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);

@@ -19,7 +19,7 @@ use engine::Instant;
 /// Number of sleeps over which the message rate without coalescing is measured.
 const PLAIN_SLEEPS: u32 = 256;
 
-/// Longest average sleep for which coalescing is tried. If sleeps are longer, wake-ups are rare enough already.
+/// Longest average sleep to try coalescing for. If sleeps are longer, wake-ups are rare enough already.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that handles more messages than this per wake-up, on average, needs no coalescing.

@@ -129,7 +129,7 @@ fn without_prefix(command: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn splits_commands_as_a_shell_does() {
+fn splits_commands_like_a_shell() {
     let block =
         "$ A=1 sudo x/hcad --config 'a b' \\\n  --check && hcactl qps | grep \"q p\" # see\noutput of hcad\n";
     let expected: [&[&str]; 3] =

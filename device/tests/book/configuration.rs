@@ -38,7 +38,7 @@ pub(crate) fn page(schema: &Schema) -> String {
 }
 
 impl<'a> Places<'a> {
-    /// Returns the path under which an object is described. A new object is queued and described under `place`.
+    /// Returns the path that an object is described under. A new object is queued and described under `place`.
     fn of(&mut self, place: String, node: Node<'a>) -> String {
         let known = self.known.entry(node.identity()).or_insert_with(|| {
             self.queue.push_back((place.clone(), node));

@@ -10,7 +10,7 @@ static BARE: Value = Value::Bool(true);
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     root: &'a Schema,
-    /// The schema at the point of use. Its default takes precedence over that of the type.
+    /// The schema at the point of use. Its default overrides the type's default.
     place: &'a Value,
     value: &'a Value,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Shape<'a> {
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a str,
     pub(crate) required: bool,
-    /// Description of the member. It takes precedence over the description of the member's type.
+    /// Description of the member. It overrides the description of the member's type.
     pub(crate) description: &'a str,
     pub(crate) node: Node<'a>,
 }

@@ -9,7 +9,7 @@ use rustix::io::{pread, pwrite};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A guest on which the drivers in the `drivers` crate can run.
+/// A guest that can run the drivers in the `drivers` crate.
 pub(crate) struct Guest {
     pub(crate) client: Client,
     pub(crate) memory: OwnedFd,

@@ -35,7 +35,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits for a period of `length` in which the daemon uses at most `most` ticks of CPU time (10 ms each). Unfinished
+/// Waits until the daemon uses at most `most` ticks of CPU time (10 ms each) during a period of `length`. Unfinished
 /// work only prolongs the wait, but a thread stuck in a busy loop makes the test fail.
 #[allow(dead_code, reason = "not every test checks this")]
 #[track_caller]

@@ -54,7 +54,7 @@ pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     machine
 }
 
-/// Returns a device on which INIT_HCA has not been executed. Bus mastering is enabled, and guest memory is mapped.
+/// Returns a device before INIT_HCA. Bus mastering is enabled, and guest memory is mapped.
 pub(crate) fn powered_on(lid: u16, options: Options) -> Machine {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     let addresses = Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) };

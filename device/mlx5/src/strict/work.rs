@@ -51,7 +51,7 @@ pub(super) struct LocalAccess {
     pub(super) list: Vec<DataSegment>,
 }
 
-/// Describes why a work request failed with a local protection error.
+/// Returns a message that says why a work request failed with a local protection error.
 pub(super) fn denial(
     resources: &Resources,
     accessed: &LocalAccess,
@@ -78,7 +78,7 @@ pub(super) fn denial(
     }
 }
 
-/// Checks a completed request, before software sees the CQE and reuses the WQE.
+/// Checks a completed request. Called before the CQE is written, because software may reuse the WQE after that.
 pub(in super::super) fn completion(
     resources: &Resources,
     completion: &Completion,
@@ -100,7 +100,7 @@ pub(in super::super) fn completion(
     found
 }
 
-/// Returns the identity with which a QP accesses local memory.
+/// Returns the initiator that a QP's local memory accesses are checked against.
 const fn initiator(qp: &QueuePair, pd: Pdn) -> Initiator {
     Initiator { pd, qpn: qp.qpn, reserved_lkey: qp.context.reserved_lkey }
 }

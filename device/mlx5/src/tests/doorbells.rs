@@ -111,7 +111,7 @@ fn interrupt_waits_for_eventfd() {
     assert_eq!(driver.interrupts(1), 1);
 }
 
-/// Adds an entry to a CQ without a work request, by resizing the CQ.
+/// Produces a CQE without a work request, by resizing the CQ.
 fn complete(driver: &mut Driver, cqn: Cqn) {
     let list = pages(RING + 0x8000, 1);
     let context = CqContext { log_entries: 6, ..CqContext::default() };

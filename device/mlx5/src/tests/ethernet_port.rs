@@ -353,7 +353,7 @@ fn commands_for_other_port_type_are_rejected() {
     ] {
         assert_eq!(driver.rejected(&command), Check::PortType, "{}", command.opcode().name());
     }
-    // Opcodes for flow tables and netdev objects, except RMPs.
+    // Opcodes of flow table and netdev commands, except those for RMPs.
     let netdev = |opcode: &&Opcode| matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x93c);
     for opcode in Opcode::ALL.iter().filter(netdev) {
         let mut input = vec![0; 0x600];

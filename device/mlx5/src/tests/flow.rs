@@ -38,7 +38,7 @@ const TRACES: [&str; 4] = [
 ];
 
 const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
-/// The IPv6 all-nodes group, of which the recorded guest is a member.
+/// The IPv6 all-nodes group, which the recorded guest has joined.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
 /// Executes the flow commands in a trace whose numbers are in `numbers`, and compares their outputs with the recording.
@@ -61,7 +61,7 @@ fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u3
     count
 }
 
-/// Returns a device with an Ethernet port and TIRs 1 to `count`, all of which deliver to the same RQ.
+/// Returns a device with an Ethernet port and TIRs 1 to `count`, which all deliver to the same RQ.
 fn with_tirs(count: u32) -> Driver {
     let mut driver = initialised_with_ethernet();
     let uar = driver.alloc_uar();
@@ -129,7 +129,7 @@ fn frames_reach_tirs_of_recorded_guest() {
     check_frames(&mut driver, &untagged);
     check_frames(&mut driver, &dropped);
     check_frames(&mut driver, &[("no VLAN yet", tagged.1.clone(), &[])]);
-    // An S-TAG is not a C-TAG, so the frame matches the only VLAN entry so far, which accepts frames without a C-TAG.
+    // An S-TAG is not a C-TAG, so the frame matches the entry for frames without a C-TAG.
     check_frames(&mut driver, &[("S-TAG", udp6(OWN, &[S_TAG]), &[4])]);
 
     assert_eq!(replay(&mut driver, TRACES[2], 0..=270), 3);

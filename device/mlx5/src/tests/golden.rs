@@ -24,8 +24,8 @@ use self::queues::Queues;
 use super::super::limits::Limits;
 use super::*;
 
-/// The traces, in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
-/// earlier traces.
+/// The traces, in the order they were recorded. The last trace, an unload, destroys the objects created by the earlier
+/// traces.
 const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
     include_str!("../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -37,7 +37,7 @@ const TRACES: [&str; 6] = [
 
 const LID: u16 = 0x11;
 
-/// An input to the device, and the queue entries that follow it in the recording.
+/// An input to the device, and the queue entries recorded after it.
 struct Step {
     action: Action,
     entries: Vec<Entry>,
@@ -126,7 +126,7 @@ fn last(steps: &mut [Step]) -> Option<&mut Action> {
 }
 
 /// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
-/// devices. `ours` is the output of this device, from which its identity is taken.
+/// devices. The identity is taken from `ours`, the output of this device.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
@@ -187,7 +187,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
             let (theirs, ours) = (read(recorded), read(ours));
             // The recorded device did not return all fields that CREATE_QP and RST2INIT had set.
             let context = QpContext {
-                // The recorded device returned the PSNs that the driver had set, not the current ones.
+                // The recorded device returned the PSNs that the driver had set, not the current PSNs.
                 next_send_psn: ours.next_send_psn,
                 last_acked_psn: ours.last_acked_psn,
                 recv_psn: ours.recv_psn,
@@ -264,7 +264,7 @@ impl Session<'_> {
     }
 }
 
-/// Replays all traces. Returns the number of commands in each trace.
+/// Replays all traces and returns the number of commands in each.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();
@@ -326,6 +326,6 @@ fn recorded_guest_violates_no_rules() {
     replay(&mut driver);
     let monitor = driver.hca.monitor();
     assert_eq!(monitor.violations().collect::<Vec<_>>(), []);
-    // The recorded guest provokes remote access errors.
+    // The recorded guest causes remote access errors on purpose.
     assert_eq!(monitor.ignored_counts().collect::<Vec<_>>(), [("no_access", 2)]);
 }

@@ -19,7 +19,7 @@ use protocol::ids::{Lkey, Qpn, Srqn, UserIndex, Va};
 use super::user::{User, request, syndromes};
 use super::*;
 
-/// Configured limits. Most are the minimum that the configuration permits.
+/// Configured limits, mostly the minimum that the configuration allows.
 const VECTORS: u16 = 3;
 const QPS: u32 = 256;
 const CQS: u32 = 256;
@@ -147,7 +147,7 @@ fn object_limits_are_enforced() {
     driver.ok(&create_qp(qp, &list));
 }
 
-/// Filling these tables with commands would take too long, so the test creates only the last object with a command.
+/// Filling these tables with commands would take too long, so only the last object is created by a command.
 #[test]
 fn limits_of_large_tables_are_enforced() {
     const PDS: u32 = 1 << 16;

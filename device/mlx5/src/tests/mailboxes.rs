@@ -1,4 +1,4 @@
-//! Command slots and mailboxes, including ones set up by a hostile driver (mlx5 interface, section 3.1).
+//! Command slots and mailboxes, including invalid ones from a hostile driver (mlx5 interface, section 3.1).
 
 use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;

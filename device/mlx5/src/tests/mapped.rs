@@ -118,7 +118,7 @@ fn one_doorbell_word_announces_all_requests() {
 }
 
 #[test]
-fn word_in_other_page_polls_nothing() {
+fn word_in_other_page_triggers_no_poll() {
     let (mut a, mut b) = pair();
     let other = a.alloc_uar();
     b.post_recv(0x20, 64);
@@ -314,8 +314,8 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The arm record of a CQ that was never armed contains the same value as after the first arm request. Nevertheless,
-/// the doorbell of another CQ must not arm this CQ.
+/// The arm record of a CQ that was never armed contains the same value as after the first arm request. Even so, a
+/// doorbell for another CQ must not arm it.
 #[test]
 fn never_armed_cq_raises_no_event() {
     let (mut a, mut b) = pair();

@@ -89,7 +89,7 @@ fn arm(user: &mut User, change: impl FnOnce(&mut ArmCq)) {
     user.ring_arm(&arm);
 }
 
-/// Creates a CQ with 64 entries, each with the owner byte `owner`.
+/// Creates a 64-entry CQ whose entries have the owner byte `owner`.
 fn create_cq(user: &mut User, record: Iova, owner: u8) {
     for entry in 0..64 {
         user.poke(RING + entry * 64 + 63, &[owner]);

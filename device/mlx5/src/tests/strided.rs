@@ -69,7 +69,7 @@ fn interleaved(user: &User, repetitions: u32, offsets: &[u64]) -> Vec<u8> {
     list
 }
 
-/// Returns the UMR that libmlx5 posts for `IBV_WR_LOCAL_INV`, for windows and for other keys alike.
+/// Returns the UMR that libmlx5 posts for `IBV_WR_LOCAL_INV`, whether the key is a window or not.
 fn local_invalidate<'data>(key: u32) -> SendWqe<'data> {
     let control = UmrControl {
         inline: true,
@@ -123,7 +123,7 @@ fn peer_writes_and_reads_strided_layout() {
     assert_eq!(a.get(0x200, 16), pattern(16, 5));
 }
 
-/// The length of the key exceeds that of its three repetitions.
+/// The key is longer than its three repetitions.
 #[test]
 fn access_past_last_repetition_fails() {
     let reach = |va| {

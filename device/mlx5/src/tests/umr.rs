@@ -13,12 +13,12 @@ use smallvec::smallvec;
 use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
-/// Bus address of the pages to which the keys under test map.
+/// Bus address of the pages that the keys under test map to.
 const PAGES: u64 = 0x60_0000;
 const START: u64 = 0x1_0000;
 const FAILED: u8 = Syndrome::WindowBind.code();
 
-/// Returns the mask of the fields that a fast registration changes (section 13.3).
+/// Returns the mask of fields that a fast registration sets (section 13.3).
 pub(super) fn registration() -> MkeyMask {
     MkeyMask::from_bits_retain(0x209e_2143)
 }

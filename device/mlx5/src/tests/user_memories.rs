@@ -19,7 +19,7 @@ use crate::limits::MAX_UMEMS;
 /// Offsets within [`DevxUser`]'s user memory.
 const RECORDS_AT: u64 = 0x2000;
 const DATA_AT: u64 = 0x3800;
-/// Start address of the region. Its page offset differs from that of [`DATA_AT`], where the region's data starts.
+/// Start address of the region. Its offset within a page differs from that of the region's data at [`DATA_AT`].
 const KEY_VA: u64 = 0x10;
 
 fn create_umem(driver: &mut Driver, pages: &[u64]) -> UmemId {

@@ -55,7 +55,8 @@ pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     context(resources, cx, command)
 }
 
-/// Executes ARM_SRQ. Section 3.5: if the number of pending requests is below the limit, the event is raised at once.
+/// Executes ARM_SRQ. Section 3.5: if the number of pending requests is below the limit, the event is raised
+/// immediately.
 pub(super) fn arm(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let limit = command.in_param;

@@ -14,9 +14,9 @@ use crate::event_queue::EventQueues;
 use crate::qp::QueuePair;
 use crate::regions::DeviceMemory;
 
-/// A 16-bit counter `a` is older than `b` if `a - b`, modulo 2^16, is at least this value.
+/// A 16-bit counter `a` is older than `b` if `a - b` modulo 2^16 is at least this value.
 const OLDER: u16 = 1 << 15;
-/// A 32-bit counter `a` is older than `b` if `a - b`, modulo 2^32, is at least this value.
+/// A 32-bit counter `a` is older than `b` if `a - b` modulo 2^32 is at least this value.
 const LONG_OLDER: u32 = 1 << 31;
 
 /// Checks a send doorbell before it takes effect. `qp` is the QP named by the doorbell, and `state` is the QP's current

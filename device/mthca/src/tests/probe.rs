@@ -4,8 +4,8 @@ use protocol::hca::mthca::init::InitHca;
 
 use super::*;
 
-/// Commands 1 to 33, all of which are polled. Each line contains the opcode, op_modifier and in_modifier. Some lines
-/// also contain in_param, or the values from which the inbox is built.
+/// Commands 1 to 33, all of them polled. Each line contains the opcode, op_modifier and in_modifier. Some lines also
+/// contain in_param, or values used to build the inbox.
 pub(super) const BRING_UP: &str = "
     004 0 00
     ff8 0 00

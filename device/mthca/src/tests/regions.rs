@@ -13,7 +13,7 @@ fn make(driver: &mut Driver) {
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);
 }
 
-/// Returns whether an event is written to this bus address.
+/// Raises an event and returns whether it is written to this bus address.
 fn lands_at(driver: &mut Driver, bus: u64) -> bool {
     driver.poke(bus, &[0; 32]);
     let up = driver.hca.is_link_up();

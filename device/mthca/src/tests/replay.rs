@@ -67,7 +67,7 @@ fn replay_reproduces_session_trace() {
     hca.set_trace(Some(again.trace(TraceFormat::Text)));
     assert_same(&mut hca, &records[0]);
     hca.flush();
-    // The session's trace starts only after bring-up, so compare the traces from the end.
+    // The session's trace starts after bring-up, so compare only the end of the replay's trace.
     let (first, whole) = (traced.text(), again.text());
     assert!(first.lines().count() > 100);
     for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {

@@ -130,7 +130,7 @@ impl User {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// Creates a program that uses the given driver, whose device is in its power-on state.
+    /// Creates a program on a device that has just been powered on.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);

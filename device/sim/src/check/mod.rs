@@ -74,7 +74,7 @@ pub struct Checker<'a> {
     pkeys: Vec<[Pkey; 2]>,
     /// P_Key of the packet being delivered, if it belongs to another partition.
     foreign_pkey: Option<Pkey>,
-    /// Time from which the network neither loses, duplicates nor reorders packets.
+    /// Time from which the network no longer loses, duplicates or reorders packets.
     clean_from: Instant,
 }
 

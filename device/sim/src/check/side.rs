@@ -45,7 +45,7 @@ pub(super) struct Side {
     broken_at: Option<Instant>,
     /// For each send request, the number of packets seen.
     pub(super) packets: Vec<u32>,
-    /// One past the index of the newest send request for which a packet has been sent.
+    /// One past the index of the newest send request that has sent a packet.
     started: usize,
     /// In SQD, the index of the first send request that must not start.
     may_start: usize,

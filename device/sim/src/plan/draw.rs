@@ -157,7 +157,7 @@ fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     slots
 }
 
-/// Draws P_Keys. Those of a connection match, and those of datagram QPs are arbitrary.
+/// Draws P_Keys. The two P_Keys of a connection match; datagram QPs have arbitrary P_Keys.
 fn draw_pkeys(rng: &mut ChaCha8Rng, service: Service) -> [Pkey; 2] {
     const FULL: u16 = 0x8000;
     let keys = if service.is_datagram() {

@@ -206,7 +206,7 @@ pub struct Plan {
     pub actions: Vec<(Instant, Action)>,
 }
 
-/// Returns the virtual address at which a region starts.
+/// Returns the start address of a region.
 pub fn va(region: u32) -> u64 {
     u64::from(region) << 32 | 0x7f0
 }
@@ -317,7 +317,7 @@ impl Pair {
         areas.iter().map(sge).collect()
     }
 
-    /// Returns the remote address and key with which a side's peer accesses `area`.
+    /// Returns the address and key that a side's peer uses to access `area`.
     pub fn remote(&self, side: usize, area: Area) -> Remote {
         let rkey = Lkey::new(self.key(side, area.region)).as_rkey();
         Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }

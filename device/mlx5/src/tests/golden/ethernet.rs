@@ -9,8 +9,8 @@ use protocol::ids::MacAddr;
 
 use super::*;
 
-/// The traces in the order in which they were recorded. In the last trace, the driver unloads and destroys the objects
-/// created in the earlier traces. The traces between netdev-up and VLAN are omitted, because they contain frames but no
+/// The traces, in the order they were recorded. In the last trace, the driver unloads and destroys the objects created
+/// in the earlier traces. The traces between netdev-up and VLAN are omitted, because they contain frames but no
 /// commands.
 const TRACES: [&str; 7] = [
     include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
@@ -105,7 +105,7 @@ impl Session<'_> {
         }
     }
 
-    /// Changes the link as in the recording, and checks the event.
+    /// Sets the link state as in the recording and checks the resulting event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
         // By now, this device has raised two more events than the recorded one, because the driver disabled and
@@ -118,7 +118,7 @@ impl Session<'_> {
     }
 }
 
-/// Replays all traces. Returns the number of commands in each trace.
+/// Replays all traces and returns the number of commands in each.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();

@@ -293,7 +293,7 @@ impl Queues {
     }
 
     /// Updates the regions after a UMR. The recording does not contain the translation list that a UMR points to, so
-    /// this method builds one from pages that it chooses.
+    /// this method builds one from unused pages.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {

@@ -31,7 +31,7 @@ const RQTN: Rqtn = Rqtn::new(1);
 /// The first `CREATING` commands returned by [`usual`] create objects. The rest use or destroy them.
 const CREATING: usize = 14;
 
-/// Returns the inputs of valid commands, in an order in which all of them succeed.
+/// Returns the inputs of valid commands, ordered so that all of them succeed.
 fn usual() -> Vec<Vec<u8>> {
     let domain = TransportDomain::new(1);
     let queue = WorkQueue {
@@ -148,7 +148,7 @@ fn mutate(random: &mut Random, input: &mut [u8]) {
     }
 }
 
-/// Writes a random send WQE, a receive WQE and random doorbell records, and rings the doorbell of an SQ.
+/// Writes a random send WQE, a receive WQE and random doorbell records, and rings an SQ doorbell.
 fn work(random: &mut Random, driver: &mut Driver) {
     let mut wqe = [0; 64];
     random.fill(&mut wqe);

@@ -10,7 +10,7 @@ use protocol::net::layers::{Layers, Transport};
 
 use super::*;
 
-/// The traces in the order in which they were recorded, each with the number of outputs that are compared.
+/// The traces, in the order they were recorded, each with the number of outputs that are compared.
 const TRACES: [(&str, usize); 9] = [
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"), 73),
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"), 0),
@@ -268,8 +268,8 @@ impl Replay {
     }
 }
 
-/// Fills in bytes that the recording does not contain. `header` contains the known bytes that follow the recorded ones.
-/// The word at `at` is set so that the TCP checksum is correct.
+/// Fills in bytes that the recording does not contain. `header` contains the known bytes after the recorded part. The
+/// word at `at` is set so that the TCP checksum is correct.
 fn complete(frame: &mut [u8], header: &[u8], at: usize) {
     if !header.is_empty() {
         frame[RECORDED..RECORDED + header.len()].copy_from_slice(header);

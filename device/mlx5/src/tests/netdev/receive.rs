@@ -34,7 +34,7 @@ const TOEPLITZ: TirContext = TirContext {
     key: [0x6d; 40],
 };
 
-/// Returns a TCP segment over IPv4 with valid checksums, followed by Ethernet padding.
+/// Returns a TCP/IPv4 segment with valid checksums, followed by Ethernet padding.
 fn segment(source_port: u16, payload: &[u8], padding: &[u8]) -> Vec<u8> {
     let mut frame = plain(2, 14);
     frame[12..].copy_from_slice(&[8, 0]);

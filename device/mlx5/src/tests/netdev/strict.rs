@@ -33,7 +33,7 @@ fn send_bytes(net: &mut Net, bytes: &[u8]) {
     ring(net, &output(bytes));
 }
 
-/// Writes a WQE and the doorbell record.
+/// Writes a WQE and updates the doorbell record, without ringing the doorbell.
 fn post(net: &mut Net, bytes: &[u8]) {
     for part in bytes.chunks(BLOCK) {
         let block = u64::from(net.sent) % (1 << LOG_ENTRIES);
@@ -139,7 +139,7 @@ const CASES: &[Case] = &[
     (&WQE_INDEX, |net| {
         let (wqe, uar) = (bytes(net, 9), net.uar);
         post(net, &wqe);
-        // If software writes the doorbell with two stores, the device does not see the WQE's index.
+        // If software rings the doorbell with two 4-byte stores, the device does not see the WQE's index.
         net.driver.ring(uar, driver::SEND + 4, &wqe[4..8]);
         net.driver.frames();
     }),

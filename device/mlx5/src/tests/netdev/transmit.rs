@@ -22,7 +22,7 @@ const BOTH: EthernetSegment = EthernetSegment {
     vlan_tag: 0,
 };
 
-/// Returns the headers of a packet whose checksums are wrong and whose lengths are 0.
+/// Returns packet headers with wrong checksums and zero lengths.
 fn headers(is_v6: bool, protocol: u8) -> Vec<u8> {
     let mut headers = plain(2, 14);
     if is_v6 {
@@ -62,7 +62,7 @@ fn is_valid(frame: &[u8]) -> bool {
 }
 
 #[test]
-fn frame_joins_inline_header_and_data() {
+fn frame_combines_inline_header_and_data() {
     let mut net = Net::new();
     let frame = plain(2, 200);
     for split in [0, 1, 2, 3, 18, 60] {
@@ -305,7 +305,7 @@ fn doorbells_for_stopped_sqs_are_ignored() {
     assert_eq!(counts, [("foreign_page", 1), ("overflow", 1), ("sq_state", 1)]);
 }
 
-/// Section 7.4: the device may find only the doorbell of another queue on the same page.
+/// Section 7.4: a mapped page may hold only another queue's doorbell, and the device must still poll this SQ.
 #[test]
 fn doorbell_for_unknown_queue_polls_sq_record() {
     let mut net = Net::of(Bench::mapped(), 1);
@@ -313,7 +313,7 @@ fn doorbell_for_unknown_queue_polls_sq_record() {
     let (sqn, frame) = (net.sqn, plain(2, 64));
     for number in 0..200 {
         let wqe = net.wqe(EthernetSegment::default(), &frame, 0);
-        // No queue has this number, so the doorbell that `post` rings selects no queue.
+        // `post` rings the doorbell of `net.sqn`, so use a number that no queue has.
         net.sqn = Sqn::new(0x77);
         net.post(&wqe);
         net.sqn = sqn;
