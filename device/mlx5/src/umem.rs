@@ -1,4 +1,4 @@
-//! User memories: pinned guest pages in which DevX programs place queues, doorbell records and memory regions.
+//! User memories: pinned guest pages where DevX programs place queues, doorbell records and memory regions.
 //!
 //! # Spec
 //! mlx5 interface, section 23.2.

@@ -25,7 +25,7 @@ impl Resources {
     /// Executes the UMR identified by a token.
     ///
     /// # Errors
-    /// Fails if any check fails, in which case the key is unchanged.
+    /// Fails if a check fails. The key is then unchanged.
     pub fn run_umr(
         &mut self,
         dma: &GuestMemory,

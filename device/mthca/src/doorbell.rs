@@ -52,7 +52,7 @@ impl Doorbells {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Discards pending first halves after a device reset.
+    /// Discards pending first halves of doorbells, as a device reset requires.
     pub fn reset(&mut self) {
         self.split.reset();
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::limits::{Limits, LimitsEntry};
 
-/// Parameters of a device.
+/// Parameters for creating an mthca device.
 pub type Setup = frontend::Setup<Options>;
 
 /// Options for mthca devices.
@@ -21,7 +21,7 @@ pub struct Options {
     pub limits: Limits,
 }
 
-/// Identification of the board, padded with NUL.
+/// Board ID in ASCII, padded with NUL bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct BoardId(pub [u8; 16]);

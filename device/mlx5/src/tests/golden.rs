@@ -78,8 +78,8 @@ pub(super) fn bytes(words: &str) -> Vec<u8> {
     bytes
 }
 
-/// Parses `name=value` fields at the start of a line. Each value is a number in the corresponding base from `bases`.
-/// Returns the values and the rest of the line.
+/// Parses `name=value` fields at the start of a line. `bases` contains the number base of each value. Returns the
+/// values and the rest of the line.
 fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'static str) {
     let mut rest = line;
     let values = bases.map(|base| {
@@ -297,7 +297,7 @@ fn command_outputs_and_queue_entries_match_recording() {
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
 
-/// After the driver is unloaded and loaded again, object numbers start again at their first values.
+/// Object numbers start over when the driver is unloaded and loaded again.
 #[test]
 fn object_numbers_restart_after_unload() {
     let mut driver = powered_on_with(LID, recorded());

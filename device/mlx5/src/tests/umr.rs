@@ -186,8 +186,8 @@ fn keys_can_be_nested_four_levels_deep() {
     }
 }
 
-/// A UMR that fails a check moves the QP to the error state. Section 20, M-5, describes how a key is checked
-/// to be free or in use.
+/// A UMR that fails a check moves the QP to the error state. For the checks of free and in-use keys, see section 20,
+/// M-5.
 #[test]
 fn failed_umr_check_reports_window_bind_error() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };

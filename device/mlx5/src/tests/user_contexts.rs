@@ -95,7 +95,7 @@ fn kernel_objects_are_unreachable() {
     }
 }
 
-/// Section 23.1: a user context can own 64 of the 256 flow tables, and all user contexts together 192.
+/// Section 23.1: one user context can own 64 of the 256 flow tables, and all user contexts together can own 192.
 #[test]
 fn user_contexts_share_flow_table_quota() {
     let mut driver = initialised_with_ethernet();

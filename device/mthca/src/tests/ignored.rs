@@ -1,5 +1,5 @@
-//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, the counters and the QP snapshot show
-//! the reason.
+//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, the counters and the QP snapshot must
+//! show the reason.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, wait};

@@ -27,7 +27,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Returns how many entries at the start of the EQ are events of the CQ.
+/// Returns the number of leading EQ entries that are events of the CQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }

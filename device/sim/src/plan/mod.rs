@@ -154,7 +154,7 @@ pub struct Pair {
     pub rnr_timer: u8,
     /// Maximum number of outstanding READs and atomics.
     pub rd_atomic: u8,
-    /// Layout of the area in front of received datagrams.
+    /// Layout of the GRH area in front of received datagrams.
     pub grh_area: GrhArea,
     /// Keys that work requests can modify, in their initial states, each with its side. A key is used in only one life.
     pub keys: Vec<(usize, Key)>,

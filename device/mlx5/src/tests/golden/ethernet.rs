@@ -154,7 +154,7 @@ fn ethernet_outputs_match_recording() {
     assert_eq!(replay(&mut driver), [120, 34, 52, 86, 14, 26, 149]);
 }
 
-/// After the driver is unloaded and loaded again, object numbers restart from their first values.
+/// Object numbers start over when the driver is unloaded and loaded again.
 #[test]
 fn ethernet_numbers_restart_after_unload() {
     let mut driver = recorded_with_ethernet();

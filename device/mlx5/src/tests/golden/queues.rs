@@ -24,7 +24,7 @@ const COMMAND_EQ: u32 = 1;
 /// Bus address of the first page for regions. The traces do not use pages between this address and 35000000h.
 const REGIONS: u64 = 0x2000_0000;
 const ENTRY: u64 = 64;
-/// Offset, within an entry, of the byte that contains the owner bit.
+/// Offset of the owner bit's byte within an entry.
 const OWNER_BYTE: u64 = 0x3f;
 
 struct Ring {

@@ -1,5 +1,5 @@
 //! Replays the sessions of a guest with an Ethernet port. Frames, CQEs, and the outputs of commands for the netdev and
-//! the flow tables must equal the recording. The recorded flow tables select the TIRs for received frames. Other
+//! the flow tables must match the recording. The recorded flow tables select the TIRs for received frames. Other
 //! outputs are compared by the golden tests of the whole device.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ fn numbered(line: &str) -> (u32, u32, &str) {
     (value(16), value(10), parts.next().unwrap())
 }
 
-/// Returns whether the outputs of a command must equal the recording.
+/// Returns whether the outputs of a command must match the recording.
 fn is_compared(opcode: CommandOpcode) -> bool {
     matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x919 | 0x92f..=0x93c)
 }
