@@ -1,4 +1,4 @@
-//! The devices of the process, each with its own thread, and changes to the set of devices.
+//! Manages the devices of the process, each of which has its own thread.
 //!
 //! A device is created completely before its thread starts, and no device affects another. A reload has three steps. It
 //! first creates all devices that do not need resources held by the devices to be removed. If this step fails, nothing
@@ -67,8 +67,8 @@ pub struct Origin {
     pub parse: Box<Parse>,
 }
 
-/// A function that parses the text of a configuration and applies the command line. It also takes inherited sockets
-/// into account.
+/// A function that parses the text of a configuration, applies the command line, and assigns inherited sockets to
+/// devices.
 pub type Parse = dyn Fn(&str, &mut Inherited) -> Result<Config, ConfigError>;
 
 /// All devices of the process.
@@ -452,8 +452,8 @@ impl Fleet {
         true
     }
 
-    /// Checks that the new devices do not conflict with each other or with existing devices that stay. Each new device
-    /// is paired with its configuration key, for error messages.
+    /// Checks that the new devices do not conflict with each other or with the devices that remain. Each new device is
+    /// paired with its configuration key, for error messages.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],

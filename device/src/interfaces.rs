@@ -22,7 +22,7 @@ pub struct InterfaceInfo {
     pub name: &'static str,
     /// Guest drivers for the interface.
     pub drivers: &'static [&'static str],
-    /// Why the interface's doorbells must trap, if they must; see [`Interface::NEEDS_TRAPS`].
+    /// Reason why the interface's doorbells must trap, if any; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
     pub rules: &'static [&'static Rule],
     /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](card::frontend::reason::ALL).

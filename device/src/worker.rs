@@ -54,7 +54,7 @@ const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 /// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Interval at which a thread that polls memory for frames also polls descriptors.
+/// A thread that polls memory for frames also polls descriptors at this interval.
 const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
 /// Tokens that identify the source of an `epoll` event.
@@ -410,7 +410,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Sleeps without being woken, so that messages accumulate, if this raises throughput. Returns whether work is
+    /// If it raises throughput, sleeps without being woken, so that messages accumulate. Returns whether work is
     /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();

@@ -27,7 +27,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Creates the state after INIT_HCA, in which no key is valid.
+    /// Creates the state after INIT_HCA. No key is valid yet.
     pub(super) fn new(layout: &InitHca, icm: PageMap) -> Self {
         Self {
             icm,

@@ -16,7 +16,7 @@ pub struct PeerNames {
 }
 
 impl PeerNames {
-    /// Returns the named peers of a device, if it has any. `resolved` receives the peers whose names are resolved.
+    /// Returns the named peers of a device, if it has any. `resolved` will hold the peers found through DNS.
     pub fn of(device: &DeviceConfig, resolved: &ResolvedPeers) -> Option<Self> {
         match &device.fabric {
             FabricConfig::Udp { bind, named, .. } if !named.is_empty() => {

@@ -22,11 +22,11 @@ pub(super) const MAX_RECORDS: usize = MAX_PEERS;
 /// Minimum time between lookups of a name, even if its TTL is 0.
 const MIN_TTL: Duration = Duration::from_secs(1);
 
-/// Maximum time that an answer is used. It limits how long a mistake in a zone has effect.
+/// Maximum time that an answer is used. It limits how long a mistake in a zone persists.
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
-/// Maximum time before a name without records is looked up again. With a short limit, new peers can join quickly, and
-/// RFC 2308, section 5, permits any limit.
+/// Maximum time before a name without records is looked up again. A short limit lets new peers join quickly. RFC 2308,
+/// section 5, permits any limit.
 const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(30);
 
 /// Pause after the first failed lookup. Each subsequent failure doubles the pause, up to [`LONGEST_PAUSE`].

@@ -3,9 +3,9 @@
 //! Connections, memory mappings, commands and rejected messages cost the device far more than they cost the client. If
 //! processors are scarce, a client that repeats such requests endlessly takes processor time away from other devices.
 //! All devices in a process therefore share an allowance for this control work, which accrues as a small fraction of
-//! the total processor time. When the allowance is used up, each device is limited to an equal share of what accrues. A
-//! device that has used up its share makes its client's messages wait, like a device with slow firmware, but still
-//! processes packets and timers.
+//! the total processor time. When the allowance is used up, each device is limited to an equal share of the time that
+//! accrues. A device that has used up its share makes its client's messages wait, like a device with slow firmware, but
+//! still processes packets and timers.
 //!
 //! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
 //! added to the device's share. No device is limited unless another device is moving data, because otherwise no device

@@ -9,8 +9,8 @@
 //! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow. The yielding thread runs again only when
 //! the scheduler preempts them, whereas a thread that is woken after blocking runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
-//! therefore stops yielding for a backoff period. Each slow yield doubles the period, up to a limit. The period is
-//! reset to its initial length if the fast yields since the previous slow yield add up to at least the current period.
+//! therefore stops yielding for a backoff period. Each slow yield doubles the period, up to a limit. If the fast yields
+//! since the previous slow yield add up to at least the next period, the period is reset to its initial length.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
 //! nothing, because the thread that will submit work may need the same CPU.
@@ -32,7 +32,7 @@ const FAST_YIELD: Duration = Duration::from_micros(300);
 /// How long the thread stops yielding after a slow yield: initial and maximum time.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// Maximum number of pauses to skip polling after an unproductive poll without yielding.
+/// Maximum number of pauses skipped after an unproductive poll without yielding.
 const MAX_SKIPS: u32 = 256;
 
 /// Decides at each pause, when the thread has no work, whether to busy-poll before blocking.
@@ -51,7 +51,7 @@ pub(super) struct BusyPoll {
     fast_yields: Duration,
     /// Whether the thread yields in this pause.
     yields: bool,
-    /// Number of pauses left to skip polling without yielding.
+    /// Number of pauses left in which the thread does not poll without yielding.
     skip: u32,
     /// Number of pauses skipped after the last unproductive poll, halved whenever polling without yielding finds work.
     skips: u32,
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Counts how many out of `pauses` pauses the thread does not poll during a bulk transfer.
+    /// Runs `pauses` pauses of a bulk transfer. Returns the number of pauses without polling.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);

@@ -54,7 +54,8 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {count} objects use {grown} bytes");
 }
 
-/// JingZhao interface, sections 3.3 and 12 (row J-09).
+/// JingZhao interface, sections 3.3 and 12 (row J-09). All QPs are in RTS at the same time, and are then reset and used
+/// again.
 #[test]
 fn default_profile_allows_all_qps() {
     const QPS: u32 = 1 << LOG_QPS;

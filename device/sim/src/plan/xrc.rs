@@ -1,4 +1,4 @@
-//! The XRC SRQs on each node, and the choice of an SRQ for each XRC request.
+//! Numbers the XRC SRQs on each node, and draws an SRQ for each XRC request.
 
 use protocol::ids::{Pdn, Srqn};
 use rand::RngExt;
