@@ -51,7 +51,7 @@ pub(super) struct BusyPoll {
     fast_yields: Duration,
     /// Whether the thread yields in this pause.
     yields: bool,
-    /// Number of pauses left in which the thread does not poll without yielding.
+    /// Number of pauses left before the thread polls again without yielding.
     skip: u32,
     /// Number of pauses skipped after the last unproductive poll, halved whenever polling without yielding finds work.
     skips: u32,
@@ -159,7 +159,8 @@ mod tests {
         busy_poll
     }
 
-    /// Counts how many pauses in a row, up to `pauses`, the thread polls while small messages arrive.
+    /// Simulates up to `pauses` pauses between small messages, until one has no polling. Returns the number of pauses
+    /// with polling.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let polls = |_: &usize| {
             busy_poll.moved(64);
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Runs `pauses` pauses of a bulk transfer. Returns the number of pauses without polling.
+    /// Simulates `pauses` pauses in a bulk transfer. Returns the number of pauses without polling.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);
