@@ -1,5 +1,5 @@
-//! Builds the agents that `guest-lab` embeds, one for each architecture of guests. They are linked statically, because
-//! a small guest has no libraries.
+//! Builds the agents that `guest-lab` embeds, one per guest architecture. They are statically linked, because a small
+//! guest has no libraries.
 //!
 //! The targets and flags of the agents differ from those of the current build. A separate cargo process therefore
 //! builds each agent in another target directory. If the Rust target of an architecture is not installed, its agent is
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// An agent: the name of its file, its Rust target, and compiler flags.
+/// The output file name, Rust target and compiler flags of an agent.
 struct Agent {
     file: &'static str,
     target: &'static str,
@@ -22,7 +22,7 @@ const AMD64: Agent = Agent {
     target: "x86_64-unknown-linux-gnu",
     flags: "-C target-feature=+crt-static -C strip=symbols",
 };
-/// Rust's own linker and C library suffice, so that no cross compiler is needed.
+/// Uses the linker and the musl libc that come with Rust, so no cross compiler is needed.
 const ARM64: Agent = Agent {
     file: "guest-agent-arm64",
     target: "aarch64-unknown-linux-musl",
@@ -74,11 +74,11 @@ fn is_installed(target: &str) -> Result<bool, Box<dyn Error>> {
 impl Agent {
     fn build(&self, output: &Path) -> Result<PathBuf, Box<dyn Error>> {
         let here = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-        // Agents for all profiles share one target directory. It is next to the profiles' own directories.
+        // Agents for all profiles share one target directory, next to the directories of the profiles.
         let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
         let all = own.and_then(Path::parent);
         let target_dir = all.unwrap_or(output).join("guest");
-        // PROFILE is `release` or `debug`, depending on the profile from which the current one inherits.
+        // PROFILE is `release` or `debug`, depending on which of the two the current profile inherits from.
         let (profile, folder) = match variable("PROFILE")?.to_str() {
             Some("release") => ("release", "release"),
             _ => ("dev", "debug"),

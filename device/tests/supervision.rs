@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Starts a daemon with two HCAs, the first on fabric `first`. Their sockets are `1` and `2` in the daemon's folder.
+/// Starts a daemon with two HCAs, the first on fabric `first`. Their sockets are `1` and `2` in the daemon's directory.
 fn start(first: Value, prepare: impl FnOnce(&mut Command)) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let device = |id: u32, fabric: Value| {
@@ -63,8 +63,8 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports that this machine cannot run a test. Writes directly to standard output, because the test harness captures
-/// the output of `println!`.
+/// Reports that a test is skipped, and why. Writes directly to standard output, because the test harness captures the
+/// output of `println!`.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
@@ -141,7 +141,7 @@ fn daemon_keeps_working_despite_hung_thread() {
 #[test]
 fn deleted_tap_restarts_only_its_device() {
     const TAP: &str = "hcadtest0";
-    // This needs nsenter(1), ip(8), and a network namespace with a tap interface.
+    // The test needs nsenter(1), ip(8) and permission to create a tap interface in a new network namespace.
     let mut tried = Command::new("unshare");
     let script = format!("nsenter --version >/dev/null && ip tuntap add dev {TAP} mode tap");
     tried.args(["--net", "sh", "-c", &script]);
@@ -151,7 +151,7 @@ fn deleted_tap_restarts_only_its_device() {
         Err(error) => return skip(&format!("a tap: unshare: {error}")),
     }
     let mut daemon = start(json!({ "tap": { "interface": TAP } }), |command| {
-        // SAFETY: only unshare is called between fork and exec, and that call is safe there.
+        // SAFETY: only unshare(2) runs between fork and exec. It is a plain system call and accesses no memory.
         unsafe {
             command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
                 0 => Ok(()),

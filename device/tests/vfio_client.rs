@@ -391,7 +391,7 @@ fn truncated_memory_disconnects_only_its_client() {
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
     ftruncate(&memory, 0x1000).unwrap();
-    // This command writes to a page that the file no longer contains.
+    // The mailbox is now past the end of the file, so the device cannot write to it.
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
@@ -417,8 +417,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of descriptors that the daemon has open. Call this only while a client is connected: by then, the
-/// daemon has closed the previous client's descriptors.
+/// Returns the number of descriptors that the daemon has open. Call this only while a client is connected, because the
+/// daemon has then closed the previous client's descriptors.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

@@ -15,8 +15,8 @@ use tokio::time::timeout;
 /// Default time limit for a step. Longer steps have their own limits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum length of a reply in bytes. It protects the lab from a guest that never stops sending. The longest replies
-/// contain the output of programs.
+/// Maximum length of a reply in bytes, to protect the lab from a guest that never stops sending. The longest replies
+/// contain program output.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
 /// A connection to one agent, with at most one outstanding request.

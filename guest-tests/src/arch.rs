@@ -1,10 +1,10 @@
-//! Architectures of guests and hosts, and everything of the lab that depends on them.
+//! CPU architectures of guests and hosts, and all settings of the lab that depend on them.
 
 use std::fmt;
 
 use crate::qemu::Accelerator;
 
-/// An architecture, under Debian's name.
+/// A CPU architecture, named as in Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arch {
     /// x86-64
@@ -13,7 +13,7 @@ pub enum Arch {
     Arm64,
 }
 
-/// The Debian packages of a QEMU, and its files in them.
+/// A QEMU for one architecture: its Debian packages, and the paths of its files below the root directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QemuFiles {
     /// Packages to install. The first one contains the program.
@@ -23,10 +23,10 @@ pub(crate) struct QemuFiles {
     pub(crate) firmware: &'static [&'static str],
 }
 
-/// An emulated IOMMU behind which a user-space driver in the guest can use an HCA.
+/// An emulated IOMMU, which a user-space driver in the guest needs to use an HCA.
 #[derive(Clone, Copy, Debug)]
 pub struct Iommu {
-    /// Name and options of QEMU's device.
+    /// QEMU device name with its options.
     pub(crate) device: &'static str,
     /// Kernel arguments that enable the IOMMU.
     pub(crate) kernel_args: &'static str,
@@ -60,7 +60,7 @@ impl Arch {
         }
     }
 
-    /// Returns the packages of the QEMU that emulates the architecture.
+    /// Returns the QEMU that runs guests of this architecture.
     pub(crate) const fn qemu(self) -> QemuFiles {
         match self {
             Self::Amd64 => QemuFiles {
@@ -78,7 +78,7 @@ impl Arch {
 
     /// Returns QEMU's machine type, with its options.
     ///
-    /// A guest that boots from the network uses its firmware's serial port and timers.
+    /// The firmware and boot loader of a guest that boots from the network need the PIT and the serial port.
     pub(crate) fn machine(self, accelerator: Accelerator, boots_from_network: bool) -> String {
         match (self, accelerator) {
             // With graphics=off, firmware and boot loader use the serial port.
@@ -123,7 +123,7 @@ impl Arch {
     }
 
     /// Returns the emulated IOMMU, if it works with vfio-user devices. QEMU's SMMUv3 does not report new mappings, so
-    /// that QEMU cannot forward them to a device.
+    /// QEMU cannot forward them to a vfio-user device.
     pub(crate) const fn iommu(self) -> Option<Iommu> {
         match self {
             // With caching-mode=on, the guest notifies the emulated IOMMU of every new mapping, so that QEMU can

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Maximum size of one process's output in bytes. The first lines are kept, because they usually name the cause.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
-/// Interval at which the sizes of other programs' logs are checked. Between two checks, logs can exceed the limit.
+/// Interval between checks of the sizes of other programs' logs. Between two checks, logs can exceed the limit.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Last line of a log that has reached its limit. The line before it may be incomplete.
 const NOTICE: &str = "\n[guest-lab: this log is full; further output is discarded]\n";

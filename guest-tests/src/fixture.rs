@@ -11,8 +11,8 @@
 //! # anyhow::Ok(())
 //! ```
 //!
-//! [`Guest::command`] returns a [`std::process::Command`], so that a test can start a server in one guest, pass it input
-//! and read its output, while it runs a client in the other:
+//! [`Guest::command`] returns a [`std::process::Command`]. A test can start a server in one guest, pass it input and
+//! read its output, and meanwhile run a client in the other guest:
 //!
 //! ```no_run
 //! # use guest_tests::fixture::{Kind, Pair};

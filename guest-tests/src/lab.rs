@@ -71,11 +71,11 @@ pub struct Guest<'a> {
     pub free_slots: usize,
     /// The guest's Ethernet NICs.
     pub nics: Vec<Nic>,
-    /// Whether the lab writes to the guest's console.
+    /// Whether the lab can write to the guest's console.
     pub with_console: bool,
     /// Disk images in addition to the root file system. They become /dev/vdc and so on.
     pub disks: Vec<PathBuf>,
-    /// Image of an additional disk that the guest may write to.
+    /// Image of an additional, writable disk.
     pub own_disk: Option<PathBuf>,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
@@ -158,11 +158,11 @@ impl Lab {
         })
     }
 
-    /// Returns a lab for guests of this architecture with Debian's kernel. The runs have their own directory. Of the
-    /// user's guest components, only the daemon is used.
+    /// Returns a lab for guests of this architecture with Debian's kernel. The runs have their own directory. The
+    /// user's daemon is used, but not the user's kernel or other guest components.
     ///
     /// # Errors
-    /// A part cannot be fetched.
+    /// Fails if a part cannot be fetched.
     pub async fn for_guests(&self, arch: Arch, pages: Pages) -> Result<Self> {
         let suite = match self.kernel {
             KernelChoice::Stock { suite, .. } => suite,
@@ -189,7 +189,7 @@ impl Lab {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
 
-    /// Checks that the daemon under test is a release build. Scenarios that compare speeds call this function, because a
+    /// Checks that the daemon under test is a release build. Scenarios that compare speeds need one, because a
     /// development build is several times slower.
     ///
     /// # Errors

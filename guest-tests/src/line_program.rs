@@ -25,7 +25,7 @@ impl LineProgram {
     /// Starts a program from its source text, in a guest with a root file system.
     ///
     /// # Errors
-    /// The interpreter does not start.
+    /// Fails if the interpreter does not start.
     pub async fn start(vm: &mut Vm, text: &str) -> Result<Self> {
         let argv = ["python3", "-c", text].map(str::to_owned).to_vec();
         Ok(Self { program: vm.call(Spawn { argv }).await?.program })
@@ -34,7 +34,7 @@ impl LineProgram {
     /// Sends a request with a time limit and returns the reply.
     ///
     /// # Errors
-    /// The program rejects the request, does not reply in time, or has exited.
+    /// Fails if the program rejects the request, does not reply in time, or has exited.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         limit: Duration,
@@ -67,7 +67,7 @@ impl LineProgram {
     /// Stops the program by closing its input. All of the program's objects are destroyed.
     ///
     /// # Errors
-    /// The program does not exit within `limit`.
+    /// Fails if the program does not exit within `limit`.
     pub async fn close(self, limit: Duration, vm: &mut Vm) -> Result<()> {
         let step = Wait { program: self.program, timeout_ms: u32::try_from(limit.as_millis())? };
         vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
@@ -76,7 +76,7 @@ impl LineProgram {
     /// Kills the program with SIGKILL.
     ///
     /// # Errors
-    /// The program does not exit.
+    /// Fails if the program does not exit.
     pub async fn kill(self, vm: &mut Vm) -> Result<()> {
         tools::stop(vm, self.program).await.map(drop)
     }

@@ -31,7 +31,7 @@ impl ModuleList {
     /// Creates an empty list for the kernel whose modules are under `folder`.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// Fails if the directory cannot be read.
     pub fn new(folder: &Path) -> Result<Self> {
         Ok(Self { files: index(folder)?, builtin: builtin(folder), modules: Vec::new() })
     }
@@ -44,7 +44,7 @@ impl ModuleList {
     /// Adds a module and its dependencies. Built-in modules are skipped.
     ///
     /// # Errors
-    /// A module cannot be read, or does not exist and is not built in.
+    /// Fails if a module cannot be read, or does not exist and is not built in.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
         // The recursion terminates, because module dependencies have no cycles.
@@ -60,7 +60,7 @@ impl ModuleList {
     /// of the kernel's modules.
     ///
     /// # Errors
-    /// The file is not a module, or the version strings differ.
+    /// Fails if the file is not a module, or if the version strings differ.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
@@ -87,7 +87,7 @@ impl ModuleList {
     /// Adds a user's own module, which replaces the kernel's module with the same name.
     ///
     /// # Errors
-    /// The module cannot be read, or the kernel lacks a dependency.
+    /// Fails if the module cannot be read, or if the kernel lacks a dependency.
     pub fn add_file(&mut self, file: &Path) -> Result<()> {
         let name = name_of(file)?;
         self.modules.retain(|module| module.name != name);
@@ -112,7 +112,7 @@ impl ModuleList {
 /// Derives a module's name from its file name.
 ///
 /// # Errors
-/// The path has no file name, or the file name is not UTF-8.
+/// Fails if the path has no file name, or if the file name is not UTF-8.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
     Ok(canonical(stem.with_context(|| {
@@ -123,7 +123,7 @@ pub fn name_of(file: &Path) -> Result<String> {
 /// Finds a module's file under `folder`.
 ///
 /// # Errors
-/// The module does not exist.
+/// Fails if the module does not exist.
 pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
     index(folder)?
         .remove(&canonical(name))
@@ -133,7 +133,7 @@ pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
 /// Reads a user's own module. Returns the uncompressed object and the names of its dependencies.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Fails if the file cannot be read.
 pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     let object = read(file)?;
     let needs = dependencies(&object);

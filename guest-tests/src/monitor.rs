@@ -1,4 +1,5 @@
-//! QEMU's monitor, which can change a running machine. It uses QMP, with one JSON object per line (qemu-qmp-ref(7)).
+//! A client for QEMU's monitor, which can change a running machine. The protocol is QMP, with one JSON object per line
+//! (qemu-qmp-ref(7)).
 
 use std::time::Duration;
 
@@ -20,10 +21,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Takes a connected stream and negotiates capabilities, as QMP requires before any other command.
+    /// Negotiates capabilities on a connected stream, as QMP requires before any other command.
     ///
     /// # Errors
-    /// The other end is not a QMP monitor.
+    /// Fails if the other end is not a QMP monitor.
     pub async fn new(stream: UnixStream) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let mut monitor = Self { lines: BufReader::new(reader), writer };
@@ -38,7 +39,7 @@ impl Monitor {
     /// Executes a command and returns its result.
     ///
     /// # Errors
-    /// QEMU rejects the command, has exited, or does not reply.
+    /// Fails if QEMU rejects the command, has exited, or does not reply.
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let line = json!({ "execute": command, "arguments": arguments });
         self.writer
@@ -61,7 +62,7 @@ impl Monitor {
     /// Waits for an event about a device. Events that QEMU sent before this call may be missed.
     ///
     /// # Errors
-    /// The event does not occur within `limit`, or QEMU has exited.
+    /// Fails if the event does not occur within `limit`, or if QEMU has exited.
     pub async fn event(&mut self, name: &str, device: &str, limit: Duration) -> Result<()> {
         let search = async {
             loop {

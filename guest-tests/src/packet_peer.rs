@@ -154,7 +154,7 @@ impl Peer {
     /// HCA number `other` at `to`.
     ///
     /// # Errors
-    /// Python is missing, or scapy cannot be fetched.
+    /// Fails if Python is missing, or if scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python"))
@@ -183,7 +183,7 @@ impl Peer {
     /// Sends a packet.
     ///
     /// # Errors
-    /// The peer cannot build the packet.
+    /// Fails if the peer cannot build the packet.
     pub fn send(&mut self, packet: &Packet) -> Result<()> {
         self.ask::<Value>(&json!({ "send": packet })).map(drop)
     }
@@ -191,7 +191,7 @@ impl Peer {
     /// Receives the next packet.
     ///
     /// # Errors
-    /// No packet arrives within a minute, or the packet's ICRC is wrong.
+    /// Fails if no packet arrives within a minute, or if the packet's ICRC is wrong.
     pub fn receive(&mut self) -> Result<Packet> {
         self.receive_within(PACKET_TIMEOUT)?
             .with_context(|| format!("no packet arrived within {PACKET_TIMEOUT:?}"))
@@ -200,17 +200,17 @@ impl Peer {
     /// Receives the next packet, or returns `None` if none arrives within `limit`.
     ///
     /// # Errors
-    /// The ICRC of the packet is wrong.
+    /// Fails if the ICRC of the packet is wrong.
     pub fn receive_within(&mut self, limit: Duration) -> Result<Option<Packet>> {
         let limit = u64::try_from(limit.as_millis())?;
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
     }
 
-    /// Returns all packets that the HCA sends in response to the packets that it has received so far. Packets triggered
-    /// by timers may follow later.
+    /// Returns all packets that the HCA sends in response to the packets that it has received so far. Packets that
+    /// timers trigger may still follow.
     ///
     /// # Errors
-    /// The HCA no longer answers ARP requests, or sends a wrong ICRC.
+    /// Fails if the HCA no longer answers ARP requests, or sends a wrong ICRC.
     pub fn rest(&mut self) -> Result<Vec<Packet>> {
         self.ask(&json!({ "barrier": null }))
     }

@@ -50,7 +50,7 @@ impl Process {
     /// run directory.
     ///
     /// # Errors
-    /// The command cannot be started.
+    /// Fails if the command cannot be started.
     pub fn start(name: &str, command: Command, run: &RunDir) -> Result<Self> {
         Self::start_within(LOG_LIMIT, name, command, run)
     }
@@ -87,7 +87,7 @@ impl Process {
     /// Returns the process ID.
     ///
     /// # Errors
-    /// The program has exited.
+    /// Fails if the program has exited.
     pub fn id(&self) -> Result<u32> {
         self.child.id().with_context(|| format!("{} has exited", self.name))
     }
@@ -95,7 +95,7 @@ impl Process {
     /// Sends a signal to the program.
     ///
     /// # Errors
-    /// The program has exited.
+    /// Fails if the program has exited.
     pub fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
         // SAFETY: kill takes no pointers. The child has not been reaped, so no other process has its ID.
@@ -121,7 +121,7 @@ impl Process {
     /// Waits for the next line in the program's log that contains `text`.
     ///
     /// # Errors
-    /// No such line appears within `limit`, or the program exits first.
+    /// Fails if no such line appears within `limit`, or if the program exits first.
     pub async fn line(&mut self, text: &str, limit: Duration) -> Result<String> {
         let failure = match timeout(limit, self.next_line(text)).await {
             Ok(Ok(Some(line))) => return Ok(line),
@@ -157,7 +157,7 @@ impl Process {
     /// Waits until the program exits.
     ///
     /// # Errors
-    /// The wait fails.
+    /// Fails if the process cannot be waited for.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         self.child.wait().await.with_context(|| format!("cannot wait for {} to exit", self.name))
     }
@@ -165,7 +165,7 @@ impl Process {
     /// Returns the exit status if the program has exited.
     ///
     /// # Errors
-    /// The status cannot be read.
+    /// Fails if the status cannot be read.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().with_context(|| format!("cannot get the exit status of {}", self.name))
     }
@@ -173,7 +173,7 @@ impl Process {
     /// Kills the program with SIGKILL and reaps it.
     ///
     /// # Errors
-    /// The program cannot be killed.
+    /// Fails if the program cannot be killed.
     pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
@@ -181,7 +181,7 @@ impl Process {
     /// Sends SIGTERM and kills the program if it has not exited after `limit`.
     ///
     /// # Errors
-    /// The program had to be killed.
+    /// Fails if the program had to be killed.
     pub async fn stop(&mut self, limit: Duration) -> Result<ExitStatus> {
         // Sending the signal fails if the program has already exited, which is fine.
         let _ = self.signal(libc::SIGTERM);

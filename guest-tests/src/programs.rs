@@ -48,7 +48,7 @@ pub fn guest_lab() -> Result<PathBuf> {
 /// Returns the guest agent, a static executable.
 ///
 /// # Errors
-/// The agent was not built, because its Rust target was not installed.
+/// Fails if the agent was not built because its Rust target was not installed.
 pub fn agent(arch: Arch) -> Result<&'static [u8]> {
     let (agent, target): (&[u8], _) = match arch {
         Arch::Amd64 => {

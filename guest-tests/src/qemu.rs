@@ -10,7 +10,7 @@ use tokio::process::Command;
 use crate::arch::{Arch, Iommu};
 use crate::artifacts::{Kernel, QemuProgram};
 
-/// Address space reserved at each empty slot for the BARs of a hot-plugged device.
+/// Size of the address space that is reserved at each empty slot for the BARs of a hot-plugged device.
 const FREE_SLOT_MEMORY: &str = "32M";
 
 /// How guest code is executed.

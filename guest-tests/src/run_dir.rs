@@ -26,7 +26,7 @@ impl RunDir {
     /// Creates the next numbered directory below `lab/scenario` and updates the link `latest`.
     ///
     /// # Errors
-    /// The directories cannot be created.
+    /// Fails if the directories cannot be created.
     pub fn create(lab: &Path, scenario: &str) -> Result<Self> {
         Self::create_with(lab, scenario, &std::env::temp_dir())
     }
@@ -34,7 +34,7 @@ impl RunDir {
     /// Creates the next numbered directory, with its sockets below `sockets`.
     ///
     /// # Errors
-    /// The directories cannot be created.
+    /// Fails if the directories cannot be created.
     pub fn create_with(lab: &Path, scenario: &str, sockets: &Path) -> Result<Self> {
         let parent = lab.join(scenario);
         fs::create_dir_all(&parent).with_context(|| format!("cannot create {}", parent.display()))?;
@@ -90,7 +90,7 @@ impl RunDir {
     /// Returns the captures created so far.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// Fails if the directory cannot be read.
     pub fn captures(&self) -> Result<Vec<PathBuf>> {
         let mut captures: Vec<PathBuf> = fs::read_dir(&self.path)?
             .filter_map(|entry| Some(entry.ok()?.path()))

@@ -14,7 +14,7 @@ use self::command::Running;
 use crate::guest::say;
 use crate::wire::exec::{EXEC_PORT_PREFIX, Frame, ToGuest, ToHost};
 
-/// Interval between polls of a port to which no host is connected.
+/// Polling interval for a port while no host is connected to it.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// Serves each exec port of the guest on its own thread.

@@ -1,4 +1,4 @@
-//! The program that runs as PID 1 of a small initramfs. It mounts file systems, loads modules, and then runs the agent.
+//! Runs as PID 1 in a small initramfs: mounts file systems, loads modules, and then starts the agent.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -18,7 +18,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Runs as PID 1 and never returns. When the agent exits, powers off the guest.
+/// Runs as PID 1, and powers off the guest when the agent exits. Never returns.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
         guest::say(&format!("the agent exits: {error:#}"));

@@ -14,7 +14,7 @@ use crate::yardstick::{SIZES, Yardstick};
 
 /// Number of bytes in a bandwidth run.
 const RUN_BYTES: u32 = 1 << 30;
-/// Number of messages in a rate run, across all queue pairs. It also limits the number of messages in a bandwidth run.
+/// Total number of messages in a rate run, across all queue pairs, and maximum number of messages in a bandwidth run.
 const RATE_MESSAGES: u32 = 200_000;
 /// Size of each node's region. It holds two of the longest messages, so that one can be in flight while the next one
 /// starts.

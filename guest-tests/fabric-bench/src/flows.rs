@@ -25,7 +25,7 @@ pub(crate) struct Plan {
 /// Placement of a flow's messages in the region.
 #[derive(Clone, Copy)]
 pub(crate) enum Buffers {
-    /// All messages use the same bytes, as in perftest and in the reference measurement.
+    /// All messages use the same memory, as in perftest and in the reference measurement.
     One,
     /// Messages are spread over the region, so that the CPU caches contain few of them.
     All,
@@ -153,7 +153,7 @@ pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
         len: send.len,
         depth: 2 * send.depth,
         slots: 2 * send.slots,
-        // All messages use the same bytes.
+        // All messages are received in the same memory.
         stride: 0,
         mr: region.id,
         verify: false,

@@ -16,7 +16,7 @@ use crate::report::{Figure, Figures};
 use crate::runs::{micros, rate, repeated, runs, size};
 use crate::yardstick::{PINGS, Yardstick};
 
-/// Number of messages in a rate run. It also limits the number of messages in a bandwidth run.
+/// Number of messages in a rate run, and maximum number of messages in a bandwidth run.
 const MESSAGES: u32 = 200_000;
 /// Number of bytes in a bandwidth run.
 const RUN_BYTES: u32 = 1 << 30;

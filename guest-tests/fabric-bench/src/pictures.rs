@@ -73,8 +73,8 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
         let points = by_name(&format!("{}rc_write_", wire.prefix()), "_bw");
         lines.push(Line { title: format!("WRITE, {}", wire.title()), color, ours: true, points });
     }
-    // UDP is measured with at most 4 KiB per datagram. Longer messages take several datagrams, so the same bandwidth is
-    // drawn for them.
+    // UDP is measured with at most 4 KiB per datagram. A longer message takes several datagrams, so the chart shows the
+    // 4 KiB bandwidth for it.
     let mut udp = by_name("udp_", "_bw");
     if let Some(&(_, most)) = udp.last() {
         let longer = SIZES.map(|len| number(len.into())).into_iter().filter(|&len| len > 4096.0);

@@ -23,7 +23,8 @@ pub(crate) fn bind(processor: &CpuSet) -> io::Result<()> {
     Ok(sched_setaffinity(None, processor)?)
 }
 
-/// Runs a function while the thread is bound to `processor`. Threads and processes that the function starts stay bound.
+/// Binds the calling thread to `processor` while a function runs. Threads and processes that the function starts stay
+/// bound.
 pub(crate) fn bound<T>(processor: &CpuSet, what: impl FnOnce() -> T) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     bind(processor)?;

@@ -38,7 +38,7 @@ const WANTED: &[&str] = &[
     "zlib1g",
 ];
 
-/// Processor that a file is compiled for.
+/// The target for which a file is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Guest,
@@ -100,8 +100,8 @@ impl Clang {
 
     /// Links an object file into a program, together with the object files in `others` that it needs.
     ///
-    /// The linker is started directly, with its own release's loader, because the compiler would start the linker
-    /// without that loader.
+    /// The linker needs the dynamic loader of its own Debian release. The compiler would start the linker without that
+    /// loader, so this function starts it directly.
     ///
     /// # Errors
     /// Fails if a symbol is missing.

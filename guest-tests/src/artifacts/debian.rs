@@ -94,8 +94,8 @@ const INSTALL_FOR_TESTS: &[&str] = &[
     "util-linux",
 ];
 
-/// Dependencies that guests do not need, because they start, install or configure a system, support GPUs, or belong to
-/// unused tools.
+/// Dependencies that guests do not need: packages that start, install or configure a system, GPU support, and
+/// dependencies of unused tools.
 const WITHOUT: &[&str] = &[
     "adduser",
     "debconf",
@@ -229,8 +229,8 @@ pub(super) fn debian(cache: &Path, arch: Arch) -> Result<PathBuf> {
     })
 }
 
-/// Returns a directory with unpacked programs that create images for guests. They run on this machine: mke2fs, depmod,
-/// Python and busybox. For guests of this machine's architecture, it is the guests' own system.
+/// Returns a directory with the programs that create guest images on this machine: mke2fs, depmod, Python and busybox.
+/// If guests have this machine's architecture, this directory is the guests' own system.
 pub(super) fn tools(cache: &Path, guest: Arch) -> Result<PathBuf> {
     if guest == Arch::HOST {
         return Ok(debian(cache, guest)?.join("root"));
@@ -249,14 +249,14 @@ pub(super) fn tools(cache: &Path, guest: Arch) -> Result<PathBuf> {
     Ok(entry.join("root"))
 }
 
-/// Returns the directory with the Python that compiles modules for the system `root`. A system of this machine's
-/// architecture has its own.
+/// Returns the directory that contains the Python interpreter for compiling the modules of the system `root`. If guests
+/// have this machine's architecture, `root` itself contains one that runs here.
 pub(super) fn with_python<'a>(arch: Arch, tools: &'a Path, root: &'a Path) -> &'a Path {
     if arch == Arch::HOST { root } else { tools }
 }
 
-/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. The stable release
-/// lacks the libraries that this rdma-core needs, so it cannot be added to the stable system.
+/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. This rdma-core needs
+/// libraries that the stable release lacks, so it cannot be installed in the stable system.
 pub(super) fn newest(cache: &Path, arch: Arch) -> Result<PathBuf> {
     let tools = tools(cache, arch)?;
     let digest = digest(INSTALL_FOR_TESTS.iter().chain(WITHOUT).copied());
@@ -296,7 +296,7 @@ fn pruned(arch: Arch) -> Vec<String> {
     std::iter::once(conversions).chain(PRUNED.iter().map(|&folder| folder.to_owned())).collect()
 }
 
-/// Creates an image from unpacked packages with the tools of the system at `tools`.
+/// Creates an image from the unpacked packages in `root`, using the programs in `tools`.
 fn finish(arch: Arch, tools: &Path, root: &Path, image: &Path) -> Result<()> {
     let progress = Line::begin("root filesystem");
     configure(arch, root)?;
@@ -384,7 +384,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs those steps of the maintainer scripts that guests need.
+/// Performs the steps of maintainer scripts that guests depend on.
 fn configure(arch: Arch, root: &Path) -> Result<()> {
     for folder in &pruned(arch) {
         let path = root.join(folder);

@@ -39,8 +39,8 @@ pub struct ModuleBuild {
 }
 
 impl ModuleBuild {
-    /// Finds or fetches the tool chain for a kernel of this machine's architecture. For a user's own kernel, the build directory is `build` in the
-    /// module directory, and the compiler is the host's.
+    /// Finds or fetches the tool chain for a kernel of this machine's architecture. A user's own kernel is built with
+    /// the host's compiler, in the directory `build` below the kernel's modules.
     ///
     /// # Errors
     /// Fails if the tool chain cannot be fetched, or if the user's kernel has no build directory.

@@ -25,14 +25,14 @@ pub enum KernelChoice {
 /// Page size of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Pages of 4 KiB, which Debian's kernels have by default.
+    /// 4 KiB, the default of Debian's kernels.
     Usual,
-    /// Pages of 16 KiB, which another Debian kernel for arm64 has.
+    /// 16 KiB, as in Debian's arm64 kernels whose names end in `-16k`.
     Of16KiB,
 }
 
 impl Pages {
-    /// Returns what the names of Debian's packages and the option `--kernel` have at their end.
+    /// Returns the suffix of Debian's package names, which `--kernel` also accepts after the name of a suite.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Usual => "",
@@ -214,8 +214,7 @@ fn stock_root(cache: &Path, arch: Arch, suite: Suite, pages: Pages) -> Result<Pa
     Ok(cache::entry(cache, &entry_name(arch, suite, pages), |work| set.fetch(work).map(drop))?.join("root"))
 }
 
-/// Returns the name of a kernel's cache entry. Only the names for other kernels than those for x86-64 have an
-/// architecture.
+/// Returns the name of a kernel's cache entry. Names for x86-64 do not include the architecture.
 fn entry_name(arch: Arch, suite: Suite, pages: Pages) -> String {
     match (arch, suite) {
         (Arch::Amd64, Suite::Trixie) => "linux-trixie-1".into(),

@@ -122,9 +122,9 @@ impl Artifacts {
     /// Returns the names of busybox's applets, one per line.
     ///
     /// # Errors
-    /// busybox cannot be started.
+    /// Fails if busybox cannot be started.
     pub fn busybox_applets(&self) -> Result<String> {
-        // The guests' busybox may be for another architecture. This machine's is of the same Debian release.
+        // If the guests' busybox cannot run on this machine, run the host busybox of the same Debian release.
         let busybox = match self.kernel.arch {
             Arch::HOST => self.busybox.clone(),
             foreign => debian::tools(&self.cache, foreign)?.join("usr/bin/busybox"),
@@ -160,7 +160,8 @@ impl Artifacts {
     /// Returns a disk with the kernel's self-tests for network drivers, at the same paths as in the Linux source tree.
     ///
     /// # Errors
-    /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
+    /// Fails if guests have another architecture than this machine, if the source or the compiler cannot be fetched, or
+    /// if a program does not compile.
     pub fn self_tests(&self) -> Result<PathBuf> {
         self.require_host_arch("the kernel's self-tests")?;
         self_tests::image(&self.cache)
@@ -177,7 +178,7 @@ impl Artifacts {
     /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
     /// # Errors
-    /// Fails if the boot loader cannot be fetched.
+    /// Fails if guests have another architecture than this machine, or if the boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         self.require_host_arch("booting from the network")?;
         ipxe::image(&self.cache)
@@ -202,7 +203,8 @@ impl Artifacts {
     /// Returns a disk with NIXL, its UCX and numpy, laid out like a directory on Python's module search path.
     ///
     /// # Errors
-    /// Fails if the wheels cannot be fetched, or if the image cannot be created.
+    /// Fails if guests have another architecture than this machine, if the wheels cannot be fetched, or if the image
+    /// cannot be created.
     pub fn nixl(&self) -> Result<PathBuf> {
         self.require_host_arch("NIXL")?;
         nixl::image(&self.cache)

@@ -99,8 +99,8 @@ impl Manifest {
     }
 }
 
-/// A program from an unpacked root directory, for this machine's architecture. The program's release may differ from the host's, so the program is
-/// started with the loader and libraries of its own release.
+/// A program in an unpacked root directory, built for this machine's architecture. It is started with the loader and
+/// libraries in that directory, because its Debian release may differ from the host's.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
     /// Path of the dynamic loader.

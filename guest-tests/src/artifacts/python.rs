@@ -1,5 +1,5 @@
-//! Compiles Python modules to bytecode, as maintainer scripts would. Without bytecode, a Python program in an emulated
-//! guest spends seconds on compilation. On a read-only file system, it would do so every time it starts.
+//! Compiles Python modules to bytecode, as maintainer scripts would. Otherwise, a Python program in an emulated guest
+//! would spend seconds on compilation, and on a read-only file system it would do so at every start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::packages::Unpacked;
 
-/// Compiles the modules of a system to bytecode, with the Python of the directory `tools`. Both have the same version.
+/// Compiles the modules of the system `root` to bytecode, using the Python interpreter in `tools`. Both must have the
+/// same Python version.
 ///
 /// # Errors
 /// Same as for [`compile`].

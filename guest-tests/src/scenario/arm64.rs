@@ -1,5 +1,5 @@
-//! Tests arm64 guests. Scenarios for other guests run again in them, and they exchange messages with a guest of another
-//! architecture.
+//! Tests arm64 guests. Scenarios that normally run in guests of this machine's architecture run again in arm64 guests,
+//! and an arm64 guest exchanges messages with an x86-64 guest.
 //!
 //! JingZhao HCAs are not tested, because Linux has no driver for them, and because arm64 guests lack the IOMMU that the
 //! lab's own driver needs.
@@ -32,7 +32,7 @@ pub(super) async fn probe(lab: &Lab, report: &mut Report) -> Result<()> {
     probe::run(&lab.for_guests(Arch::Arm64, Pages::Usual).await?, report, "4096").await
 }
 
-/// Runs the probe with both page sizes, the messages between architectures, and the scenarios in [`PARTS`].
+/// Runs the probe with both page sizes, the message exchange with an x86-64 guest, and the scenarios in [`PARTS`].
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let arm = lab.for_guests(Arch::Arm64, Pages::Usual).await?;
     probe::run(&arm, report, "4096").await?;

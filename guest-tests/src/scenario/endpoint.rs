@@ -1,5 +1,5 @@
-//! Verbs users on one fabric. They implement the same trait regardless of their drivers, so scenarios can connect any
-//! two of them.
+//! RDMA endpoints on one fabric. They implement the same trait regardless of their drivers, so that scenarios can
+//! connect any two of them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;
@@ -60,7 +60,7 @@ pub(super) struct Completion {
     pub(super) imm: Option<[u8; 4]>,
 }
 
-/// A verbs user with one region of [`REGION`] bytes and one queue pair at a time.
+/// An RDMA endpoint, which has one region of [`REGION`] bytes and one queue pair at a time.
 pub(super) trait Endpoint {
     /// Returns the endpoint's address on the fabric. Packets use the IP version of this address.
     fn ip(&self) -> IpAddr;

@@ -1,4 +1,4 @@
-//! HCAs on three hosts that find each other in DNS. The answers of the name server change during traffic.
+//! HCAs on three hosts that find their peers through DNS. The DNS records change during traffic.
 
 mod name_server;
 
@@ -22,13 +22,13 @@ use crate::run_dir::RunDir;
 
 /// UDP port of the HCAs, as in the book.
 const HCA_PORT: u16 = 47911;
-/// Payload that fits into an Ethernet frame of the usual length.
+/// Path MTU whose packets fit into a standard Ethernet frame.
 const PATH_MTU: u16 = 1024;
-/// Number of the address under which the third host returns.
+/// Number from which the third host's new address is formed.
 const NEW_NUMBER: u8 = 13;
-/// Number of rounds that the other hosts must complete in each phase.
+/// Number of rounds of messages that two hosts must complete in each phase of a test.
 const ROUNDS: u64 = 2;
-/// Time limit for an answer to be used, or for a phase of traffic.
+/// Time limit for a DNS change to take effect, and for a phase of traffic.
 const PHASE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -64,7 +64,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("SRV and AAAA records lead to IPv6 peers", &hint, by_service(lab, &run, &site, &server)).await
 }
 
-/// Returns settings that find the peers by `name`.
+/// Returns the settings of an HCA that looks up its peers under `name`.
 fn named(mut spec: HcaSpec, bind: IpAddr, name: String, server: &NameServer<'_>) -> HcaSpec {
     spec.name = format!("{}-{}", if bind.is_ipv4() { "ipv4" } else { "ipv6" }, spec.id);
     spec.bind = SocketAddr::new(bind, HCA_PORT);
@@ -72,7 +72,7 @@ fn named(mut spec: HcaSpec, bind: IpAddr, name: String, server: &NameServer<'_>)
     spec
 }
 
-/// All hosts have the configuration from the book, in which only the number differs.
+/// Returns the configuration in the book, in which hosts differ only in the HCA's number.
 fn by_host_name(spec: HcaSpec, server: &NameServer<'_>) -> HcaSpec {
     named(spec, Ipv4Addr::UNSPECIFIED.into(), format!("{}:{HCA_PORT}", name_server::ALL), server)
 }
@@ -90,8 +90,8 @@ async fn by_name(lab: &Lab, run: &RunDir, site: &Site, server: &NameServer<'_>) 
     Ok(hosts)
 }
 
-/// Kills the third host and starts it with another address. The first two hosts exchange messages on the same
-/// connection all the time.
+/// Kills the third host's daemon and restarts it with another address, while the first two hosts keep exchanging
+/// messages on one connection.
 async fn change(
     lab: &Lab,
     run: &RunDir,
@@ -105,7 +105,7 @@ async fn change(
     let numbers = [0, 1].map(site::number);
     let mut spec = HcaSpec::mesh_of(HOSTS)?.pop().context("three hosts")?;
     let before = frames_from(&controls[0], site::ipv4(numbers[1])).await?;
-    // Waits until the only peers of each of the first two hosts are the other one and, if given, the third host.
+    // Waits until the first two hosts have only each other as peers, plus the third host if it is given.
     let await_third = async |third: Option<u8>| {
         for (control, other) in controls.iter().zip(numbers.iter().rev()) {
             let peers = third.iter().chain([other]).map(|number| site::ipv4(*number).into());
@@ -140,7 +140,7 @@ async fn change(
     talk(hosts, PATH_MTU).await
 }
 
-/// Stops the name server during traffic, and starts it with another answer.
+/// Stops the name server during traffic, and restarts it with different records. Peers must be kept while it is down.
 async fn without_server(server: &mut NameServer<'_>, hosts: &mut [Host]) -> Result<()> {
     let [a, b, _] = hosts else { bail!("an earlier case failed") };
     let control = a.daemon.controls();
@@ -161,7 +161,7 @@ async fn without_server(server: &mut NameServer<'_>, hosts: &mut [Host]) -> Resu
     a.daemon.process().line("DNS lookup of a peer works again", PHASE).await.map(drop)
 }
 
-/// Finds the hosts by SRV records, whose targets have IPv6 addresses.
+/// Checks that HCAs find their peers through SRV records whose targets have IPv6 addresses.
 async fn by_service(lab: &Lab, run: &RunDir, site: &Site, server: &NameServer<'_>) -> Result<()> {
     site.add_ipv6().await?;
     server.set_ipv6(&[0, 1, 2].map(site::number))?;
@@ -178,11 +178,11 @@ async fn by_service(lab: &Lab, run: &RunDir, site: &Site, server: &NameServer<'_
     Host::stop_all(hosts).await
 }
 
-/// The number of rounds that the traffic has completed.
+/// Number of rounds of messages that two hosts have completed.
 struct Progress(watch::Receiver<u64>);
 
 impl Progress {
-    /// Waits until [`ROUNDS`] more rounds are complete.
+    /// Waits for [`ROUNDS`] more rounds.
     async fn wait(&mut self) -> Result<()> {
         let goal = *self.0.borrow() + ROUNDS;
         timeout(PHASE, self.0.wait_for(|done| *done >= goal))
@@ -193,7 +193,7 @@ impl Progress {
     }
 }
 
-/// Connects two hosts, and lets them exchange messages on this connection until `changes` has completed.
+/// Connects two hosts, and exchanges messages on this connection until `changes` has completed.
 async fn during_traffic<T>(
     a: &mut Host,
     b: &mut Host,
@@ -219,7 +219,7 @@ async fn during_traffic<T>(
     Ok(changed)
 }
 
-/// Waits until a device has exactly these peers.
+/// Waits until the device has exactly the peers `wanted`.
 async fn await_peers(control: &Control, wanted: impl IntoIterator<Item = IpAddr>) -> Result<()> {
     let wanted: BTreeSet<String> =
         wanted.into_iter().map(|ip| SocketAddr::new(ip, HCA_PORT).to_string()).collect();
@@ -237,7 +237,7 @@ async fn await_peers(control: &Control, wanted: impl IntoIterator<Item = IpAddr>
     }
 }
 
-/// Returns the number of frames that a device has received from a peer.
+/// Returns the number of frames that the device has received from a peer.
 async fn frames_from(control: &Control, peer: Ipv4Addr) -> Result<u64> {
     let addr = SocketAddr::new(peer.into(), HCA_PORT).to_string();
     let rows = control.ask(&["peer", "list"]).await?;

@@ -1,4 +1,4 @@
-//! Guests on three hosts, started as Slurm job steps, one guest per task.
+//! Runs guests on three hosts as Slurm job steps, with one guest per task.
 
 mod cluster;
 
@@ -16,7 +16,8 @@ use crate::report::{Report, Skip};
 
 /// MPI program that exchanges verified data between all ranks.
 const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
-/// Each guest exchanges messages with the next one, over the Ethernet and with RDMA. A server may start after its client.
+/// Script that pings the next guest and exchanges RDMA messages with it. The client retries, because its server may not
+/// have started yet.
 const RING: &str = r#"#!/bin/sh
 set -e
 set -- $HCAD_GUESTS
@@ -27,12 +28,12 @@ until ibv_rc_pingpong -c -n 100 -g "$HCAD_GID_INDEX" "$1" >/dev/null 2>&1; do sl
 wait $!
 echo "rank $HCAD_RANK of $HCAD_RANKS in guest $HCAD_GUEST has exchanged messages with $1"
 "#;
-/// Runs two MPI ranks in each guest.
+/// Script that runs two MPI ranks in each guest.
 const MPI: &str = r#"#!/bin/sh
 [ "$HCAD_RANK" = 0 ] || exit 0
 mpirun.openmpi --map-by slot:OVERSUBSCRIBE -np 4 --host a:2,b:2 python3 /work/exchange.py
 "#;
-/// Fails in one guest. The other guest would run for longer than the time limit of the step.
+/// Script that fails in one guest. In the other guest, it would run longer than the time limit of the step.
 const FAILURE: &str = r#"#!/bin/sh
 [ "$HCAD_RANK" = 1 ] || exec sleep 3600
 echo "rank 1 fails" >&2
@@ -75,7 +76,7 @@ fn save(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A user who starts job steps.
+/// Runs job steps on a cluster as a user would.
 struct Node<'a> {
     lab: &'a Lab,
     cluster: &'a Cluster,
@@ -84,7 +85,7 @@ struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Runs a script in the guests of a job step with this number of hosts and tasks.
+    /// Runs a script in a job step with `tasks` guests, each on its own host.
     async fn step(&self, tasks: usize, kind: &str, script: &str) -> Result<Step> {
         let (count, program) = (tasks.to_string(), programs::guest_lab()?);
         let mut command = self.cluster.command("srun")?;
@@ -116,7 +117,7 @@ async fn mpi(node: &Node<'_>) -> Result<()> {
 
 async fn failure(node: &Node<'_>) -> Result<()> {
     let step = node.step(2, "mthca", "./failure.sh").await?;
-    // srun exits with the highest status of all tasks.
+    // srun exits with the highest exit status of all tasks.
     ensure!(step.code == Some(143), "{step:?}");
     for text in ["1: rank 1 fails", "task 1: Exited with exit code 3", "task 0: Exited with exit code 143"] {
         ensure!(step.stderr.contains(text), "{text:?} is missing: {step:?}");

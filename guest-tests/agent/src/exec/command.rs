@@ -32,7 +32,7 @@ const CHUNK: usize = 32 << 10;
 /// The command that is running on a port.
 pub(super) struct Running {
     command: Arc<Group>,
-    /// Sends input to the thread that writes it to the command. Dropped when the input ends.
+    /// Passes input to the thread that writes it to the command. Dropped when the input ends.
     input: Option<Sender<Vec<u8>>>,
     waiting: Arc<Mutex<usize>>,
     terminal: Option<Terminal>,
@@ -242,8 +242,7 @@ impl Group {
     }
 
     fn wait(&self, end: &OwnedFd) -> ExitStatus {
-        // Sending a signal takes the lock, which `Child::wait` would hold. So wait without the lock until the child has
-        // exited.
+        // `Child::wait` would hold the lock that `signal` needs, so first wait for the exit without the lock.
         let _ = wait_for(&[(end.as_fd(), libc::POLLIN)], None);
         let status = lock(&self.0).take().map(|mut child| child.wait());
         match status {

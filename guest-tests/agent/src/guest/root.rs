@@ -15,8 +15,8 @@ const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
 
-/// Links to a process's open files, with their targets. The kernel does not create these links, but shells and scripts
-/// rely on them.
+/// Symbolic links in `/dev` to a process's open files, with their targets. The kernel does not create these links, but
+/// shells and scripts rely on them.
 const STREAMS: [(&str, &str); 4] = [
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
@@ -24,8 +24,8 @@ const STREAMS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user. QEMU performs
-/// all of them as its own user anyway.
+/// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user. QEMU executes
+/// them as its own user in any case.
 const SHARED: &str = "trans=virtio,version=9p2000.L,access=any,msize=262144";
 /// Cache options for a shared root. The root can be cached, because it does not change while the guest runs. Without a
 /// cache, each file look-up would be a round trip to QEMU. `noxattr` avoids a further round trip to read each program's

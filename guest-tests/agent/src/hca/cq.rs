@@ -113,8 +113,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion from the CQ. The returned flag is set if the completion is in order, that is, if it
-    /// belongs to the oldest outstanding work request on its work queue.
+    /// Takes one completion from the CQ. The returned flag is set if the completion belongs to the oldest outstanding
+    /// request of its work queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -21,8 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value is never 0, because the memory initially contains 0, and it differs from the previous round's
-            // value.
+            // The value differs from the one used in the previous round and from the initial value 0.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();

@@ -95,7 +95,7 @@ pub(crate) fn board_id(outbox: &[u8]) -> u64 {
     get64(outbox, 0x18)
 }
 
-/// Input mailbox of INIT_HCA. Each tuple contains a table's base address in ICM and the log2 of its number of entries.
+/// Input mailbox of INIT_HCA. Each tuple contains a table's ICM base address and the log2 of its number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitHca {
     pub(crate) qpc: (u64, u8),

@@ -1,5 +1,5 @@
-//! A driver for the JingZhao HCA, written from the interface specification only. "The public driver" is the existing
-//! Linux driver `ib_hgrnic`.
+//! A driver for the JingZhao HCA, written from the interface specification alone. In comments, "the public driver" is
+//! the Linux driver `ib_hgrnic`.
 //!
 //! [`Hca`] owns the open PCI function and the memory mapped for the device. Mailboxes and queue entries are built and
 //! parsed by plain functions over bytes, so that tests can compare them with the specification's test vectors without a

@@ -42,7 +42,7 @@ struct Running<'a> {
 
 /// WQEs that are built once and posted repeatedly.
 enum Prepared {
-    /// Nothing is prepared, because every message needs its own WQE.
+    /// Every message needs its own WQE, which is built when the message is posted.
     Nothing,
     Sends(Vec<SendWqe>),
     Receives(Vec<Vec<u8>>),
@@ -466,7 +466,7 @@ impl Hca {
             flow.pump(self)?;
         }
         if let Some(posted) = posted {
-            // Sending fails if the receiver is no longer waiting, which is harmless.
+            // An error means that the receiver has stopped waiting, which is harmless.
             let _ = posted.send(());
         }
         // With thousands of flows, look-ups and counts must take constant time per completion.

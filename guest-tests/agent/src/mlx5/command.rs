@@ -30,7 +30,7 @@ pub(super) enum Op {
     DisableHca,
     QueryIssi,
     SetIssi,
-    /// Argument: which pages to query.
+    /// Argument: 1 for boot pages, 2 for init pages.
     QueryPages(u16),
     /// Argument: 1 to give pages to the device, 2 to reclaim them.
     ManagePages(u16),

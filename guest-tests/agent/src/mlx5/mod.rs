@@ -31,7 +31,7 @@ const OWN: usize = 2 << 20;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Polling interval for the firmware and the port.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum number of WRITEs that are posted at once. Only the last of them requests a completion.
+/// Maximum number of WRITEs per batch. Only the last one requests a completion.
 const BATCH: u32 = 32;
 
 /// An initialised function with a queue pair that is connected to itself.
@@ -199,7 +199,7 @@ impl Mlx5 {
     }
 }
 
-/// Kinds of memory that the device requests from the driver.
+/// Kinds of pages that the device requests from the driver, as encoded in QUERY_PAGES.
 #[derive(Clone, Copy, Debug)]
 enum Pages {
     Boot = 1,

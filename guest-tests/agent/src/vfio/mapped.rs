@@ -1,4 +1,4 @@
-//! A region that the server allows the client to map in part. Stores to the mapped parts require no message.
+//! A region that the client may map in part. Stores to the mapped parts need no message to the server.
 
 use std::io;
 use std::ops::Range;

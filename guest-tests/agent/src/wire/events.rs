@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Hex;
 
-/// Identifies an event queue of the agent.
+/// Identifies one of the agent's event queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EqId(pub u32);
 

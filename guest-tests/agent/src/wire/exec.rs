@@ -22,7 +22,7 @@ use super::ExitStatus;
 pub const EXEC_PORT_PREFIX: &str = "org.hcad.exec.";
 /// Maximum size of a frame's payload in bytes. Both ends reject longer payloads.
 pub const MAX_PAYLOAD: usize = 64 << 10;
-/// Maximum number of unacknowledged input bytes. A command that does not read its input reaches this limit.
+/// Maximum number of unacknowledged input bytes, reached if a command does not read its input.
 pub const INPUT_WINDOW: usize = 256 << 10;
 /// Length of a frame's header in bytes.
 pub const HEADER: usize = 5;
@@ -118,7 +118,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Reason why bytes are not a valid frame.
+/// The reason why a frame is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadFrame(String);
 

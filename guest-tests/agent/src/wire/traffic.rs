@@ -86,8 +86,8 @@ pub struct SendFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots, in bytes. If the flow does not verify content, the distance may be 0; all messages then
-    /// use the same bytes.
+    /// Distance between slots, in bytes. If the flow does not verify content, the distance may be 0, so that all
+    /// messages share the same memory.
     pub stride: u64,
     pub slots: u32,
     pub scatter: Scatter,
@@ -153,8 +153,8 @@ pub struct ReceiveFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots, in bytes. If the flow does not verify content, the distance may be 0; all messages then
-    /// use the same bytes.
+    /// Distance between slots, in bytes. If the flow does not verify content, the distance may be 0, so that all
+    /// messages share the same memory.
     pub stride: u64,
     /// Number of slots in the buffer. It must be at least `depth`.
     pub slots: u32,

@@ -1,4 +1,4 @@
-//! An arm64 guest and a guest of this machine's architecture exchange messages. Every byte is compared at both ends.
+//! Exchanges messages between an arm64 guest and an x86-64 guest, and compares every byte at both ends.
 
 use anyhow::{Context as _, Result};
 
@@ -12,7 +12,7 @@ use crate::scenario::nic::station::strict_card;
 use crate::scenario::rxe_interop::ip;
 use crate::testbed::kind::Device;
 
-/// Runs the messages that an E810 supports between an arm64 guest with a ConnectX and another guest with an E810.
+/// Exchanges the messages in `E810_CELLS` between a ConnectX in the arm64 guest and an E810 in the x86-64 guest.
 pub(super) async fn run(arm: &Lab, other: &Lab, report: &mut Report) -> Result<()> {
     let run = arm.new_run("arm64-interop")?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());

@@ -55,7 +55,7 @@ const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS
 
 /// Tests that must not run concurrently. Between look-up and insertion, the driver unlocks its list of groups
 /// (`irdma_attach_mcast`, verbs.c), so two processes that join concurrently create two entries for one address. QPs
-/// attached through the second entry can never leave (E810 interface, section 13.8).
+/// attached through the second entry can never be detached (E810 interface, section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 

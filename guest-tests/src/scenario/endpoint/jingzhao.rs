@@ -95,8 +95,8 @@ impl<D: Driver> Jingzhao<D> {
     }
 }
 
-/// Returns the path to a peer in one of the forms defined in section 10.7 of the JingZhao interface. The path MTU selects
-/// the form, so that all forms are tested.
+/// Returns the path to a peer in one of the forms that the JingZhao interface defines (section 10.7). The path MTU
+/// selects the form, so that all forms are tested.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();

@@ -1,4 +1,4 @@
-//! dnsmasq, running as the name server of a site.
+//! Runs dnsmasq as the name server of a site.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::scenario::site::{self, HOSTS, Site};
 pub(super) const ALL: &str = "hcad.lab.example";
 /// Name whose SRV records point to the hosts.
 pub(super) const SERVICE: &str = "_hcad._udp.lab.example";
-/// Number from which the server's address is formed.
+/// Number from which the server's own address is formed.
 const NUMBER: u8 = 254;
 /// Time limit for the server to start or stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,19 +25,19 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct NameServer<'a> {
     site: &'a Site,
     files: &'a RunDir,
-    /// File with the addresses of the hosts, in the format of `/etc/hosts`.
+    /// File with the address records, in the format of `/etc/hosts`.
     hosts: PathBuf,
-    /// `None` while the server is stopped.
+    /// The dnsmasq process, or `None` while the server is stopped.
     process: Option<Process>,
 }
 
 impl<'a> NameServer<'a> {
-    /// Fails if dnsmasq is not installed.
+    /// Checks that dnsmasq is installed.
     pub(super) async fn find() -> Result<()> {
         run(&["dnsmasq", "--version"]).await.map(drop)
     }
 
-    /// Starts the server with no host records.
+    /// Starts the server without any address records.
     pub(super) async fn start(site: &'a Site, files: &'a RunDir) -> Result<Self> {
         site.add_server(NUMBER).await?;
         let mut server = Self { site, files, hosts: files.file("hosts"), process: None };
@@ -56,8 +56,8 @@ impl<'a> NameServer<'a> {
         self.set(numbers, line)
     }
 
-    /// Makes the targets of [`SERVICE`] with these numbers resolve to their IPv6 addresses, and all other names to
-    /// nothing.
+    /// Makes the targets of [`SERVICE`] with these numbers resolve to their IPv6 addresses. No other name has an
+    /// address.
     pub(super) fn set_ipv6(&self, numbers: &[u8]) -> Result<()> {
         let line =
             |text: &mut String, number: &u8| writeln!(text, "{} {}", site::ipv6(*number), target(*number));
@@ -68,7 +68,7 @@ impl<'a> NameServer<'a> {
         let mut text = String::new();
         numbers.iter().try_for_each(|number| line(&mut text, number))?;
         write(&self.hosts, &text)?;
-        // On SIGHUP, dnsmasq reads the file again.
+        // SIGHUP makes dnsmasq reload the file.
         self.process.as_ref().map_or(Ok(()), |process| process.signal(libc::SIGHUP))
     }
 
@@ -99,7 +99,7 @@ fn target(number: u8) -> String {
     format!("host{number}.lab.example")
 }
 
-/// Replaces a file in one step, because dnsmasq may read it at any time.
+/// Replaces a file atomically, because dnsmasq may read it at any time.
 fn write(file: &Path, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     std::fs::write(&new, text)

@@ -1,7 +1,7 @@
-//! A Slurm cluster on the hosts of a site: Debian's `munged` and `slurmd` on each host, and `slurmctld` on the first.
+//! A Slurm cluster on the hosts of a site: `munged` and `slurmd` run on each host, and `slurmctld` on the first host.
 //!
-//! Each daemon has its own mount and UTS namespaces, which give it the host's name, its names of other hosts, and the
-//! host's state at a path that is the same on all hosts.
+//! Each daemon has its own UTS and mount namespaces. They provide the host name, `/etc/hosts`, and the host's state
+//! directory at a path that is the same on all hosts.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,12 +24,13 @@ use crate::scenario::site::{self, HOSTS, Site};
 const STARTED: Duration = Duration::from_secs(120);
 /// Time limit for a job step, which boots guests.
 const STEP: Duration = Duration::from_secs(480);
-/// Length of the key that all hosts share.
+/// Length in bytes of the munge key that all hosts share.
 const KEY_LEN: usize = 64;
 /// First Slurm release in which cgroups can be disabled.
 const WITHOUT_CGROUPS: (u32, u32) = (23, 11);
 
-/// Enters a host. Arguments: name, state of the host, path of the state, list of names, configuration, command.
+/// Script that runs a command on a host. Its arguments are the host name, the host's state directory, the path at which
+/// to mount it, the hosts file, the Slurm configuration, and the command.
 const ENTER: &str = r#"set -e
 echo "$1" >/proc/sys/kernel/hostname
 mount --bind "$2" "$3"
@@ -38,10 +39,10 @@ export SLURM_CONF="$5"
 shift 5
 exec "$@""#;
 
-/// Returns the first program of the cluster that is not installed.
+/// Returns the first required program that is not installed.
 pub(super) async fn missing_program() -> Option<&'static str> {
     for program in ["munged", "slurmctld", "slurmd", "srun", "sinfo"] {
-        // Without a configuration, some of them fail even if only their version is requested.
+        // Do not run the programs, because without a configuration some of them cannot even print their version.
         if run(&["sh", "-c", "command -v \"$1\"", "sh", program]).await.is_err() {
             return Some(program);
         }
@@ -49,12 +50,12 @@ pub(super) async fn missing_program() -> Option<&'static str> {
     None
 }
 
-/// Commands that run on the hosts.
+/// Files and network namespaces of the hosts, as needed to run commands on them.
 struct Hosts {
     namespaces: Vec<String>,
-    /// State of each host, by its number.
+    /// Directory with the state of all hosts, in one subdirectory per host.
     state: PathBuf,
-    /// Path of a host's own state.
+    /// Path at which each host finds its own state.
     own: PathBuf,
     names: PathBuf,
     config: PathBuf,
@@ -63,7 +64,7 @@ struct Hosts {
 /// A running cluster. Its daemons are killed on drop.
 pub(super) struct Cluster {
     hosts: Hosts,
-    /// The daemons, in the order in which they stop.
+    /// The daemons, in the order in which they are stopped.
     daemons: Vec<Process>,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Step {
 }
 
 impl Hosts {
-    /// Creates the files of all hosts.
+    /// Creates the files for all hosts.
     async fn create(site: &Site, files: &RunDir) -> Result<Self> {
         let hosts = Self {
             namespaces: site.hosts().iter().map(|host| host.name().to_owned()).collect(),
@@ -115,7 +116,7 @@ impl Hosts {
         self.own.join("munge.socket")
     }
 
-    /// Returns the configuration, which must be the same on all hosts.
+    /// Returns the text of `slurm.conf`, which must be the same on all hosts.
     fn config(&self) -> String {
         let (own, state, socket) = (self.own.display(), self.state.display(), self.socket());
         format!(
@@ -175,7 +176,8 @@ impl Cluster {
     pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
         let hosts = Hosts::create(site, files).await?;
         let at = |option: &str, path: &Path| PathBuf::from(format!("{option}={}", path.display()));
-        // The lab's directories are writable only by this user, but munged does not know that.
+        // With --force, munged accepts a path that it considers insecure. This is safe, because only this user can
+        // write to the lab's directories.
         let munge = [
             at("--socket", &hosts.socket()),
             at("--key-file", &hosts.key()),
@@ -222,7 +224,7 @@ impl Cluster {
         self.hosts.command(0, program)
     }
 
-    /// Runs a command to its end.
+    /// Runs a command and waits until it exits.
     pub(super) async fn run(&self, mut command: Command) -> Result<Step> {
         command.stdin(Stdio::null()).kill_on_drop(true);
         let output = timeout(STEP, command.output())
@@ -240,20 +242,21 @@ impl Cluster {
     }
 }
 
-/// Beginning of the hosts' names.
+/// Prefix of host names. The host's number follows.
 const NAME: &str = "n";
 
 fn name(host: usize) -> String {
     format!("{NAME}{}", host + 1)
 }
 
-/// Returns the plugin with which `slurmd` creates no cgroups. `version` is its output, such as `slurm-wlm 22.05.8`.
+/// Returns the name of a plugin that keeps `slurmd` from creating cgroups. `version` is the output of `slurmd -V`, such
+/// as `slurm-wlm 22.05.8`.
 fn cgroup_plugin(version: &str) -> Result<&'static str> {
     let numbers = version.split_whitespace().last().unwrap_or_default();
     let mut numbers = numbers.split('.').map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(year)), Some(Ok(month))) if (year, month) >= WITHOUT_CGROUPS => Ok("disabled"),
-        // Without plugins that use cgroups, this plugin creates none.
+        // Older releases cannot disable cgroups, but this plugin creates none unless another plugin uses cgroups.
         (Some(Ok(_)), Some(Ok(_))) => Ok("cgroup/v1"),
         _ => anyhow::bail!("cannot parse the version of slurmd: {version}"),
     }

@@ -75,7 +75,7 @@ async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<
     let pending = driver.call(PendingInterrupts {}).await?.bits;
     ensure!(pending == 0, "pending bits {pending:#x} after the interrupt");
 
-    // No interrupt remains pending: the next event raises an interrupt at once, and lifting a mask without pending
+    // No interrupt remains pending: the next event raises an interrupt immediately, and lifting a mask without pending
     // interrupts has no effect.
     let event = nop(driver, 3).await?;
     eq.expect(driver, event).await?;
