@@ -95,7 +95,7 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Waits for the thread to stop or end, and returns its status.
+    /// Waits for the thread to stop or end and returns its status.
     fn wait(&self) -> libc::c_int {
         let mut status = 0;
         // SAFETY: the call writes only the status, which outlives it.

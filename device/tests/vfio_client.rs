@@ -22,7 +22,7 @@ use vfio_user::Client;
 const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
 const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
-/// Bus address of the mailbox, and its offset in the memory file.
+/// Bus address of the mailbox and its offset in the memory file.
 const MAILBOX: u64 = 0x40_0000;
 const MAILBOX_OFFSET: u64 = 0x2000;
 
@@ -61,7 +61,7 @@ fn map_mailbox(client: &mut Client, memory: &OwnedFd) {
     client.dma_map(MAILBOX_OFFSET, MAILBOX, 0x1000, memory.as_raw_fd()).unwrap();
 }
 
-/// Executes QUERY_ADAPTER with output to the mailbox, and returns the command's status.
+/// Executes QUERY_ADAPTER, which writes its output to the mailbox, and returns the command's status.
 ///
 /// JingZhao interface, sections 1.2 and 3.2.
 fn query_adapter(client: &mut Client) -> u32 {

@@ -85,7 +85,7 @@ impl Drop for Trimmer {
     }
 }
 
-/// Truncates a log that is longer than `limit` bytes, and appends a notice.
+/// Truncates a log that is longer than `limit` bytes and appends a notice.
 fn trim(log: &mut File, limit: u64) -> io::Result<()> {
     if log.metadata()?.len() <= limit + NOTICE.len() as u64 {
         return Ok(());

@@ -354,7 +354,7 @@ impl Lab {
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
-    /// Fails if the machine's Debian archive does not offer this non-free package.
+    /// Fails if this machine's Debian archive does not offer this non-free package.
     pub async fn debian_ddp(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?

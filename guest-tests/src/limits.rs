@@ -1,7 +1,7 @@
-//! Features that this machine does not permit. `ci/test` determines them before its first step (`find_limits` in
+//! Features that are unavailable on this machine. `ci/test` detects them before its first step (`find_limits` in
 //! `ci/common.sh`) and passes them to all steps, so that all steps skip tests for the same reasons.
 
-/// A feature that some machines do not permit.
+/// A feature that is unavailable on some machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Creating network namespaces with bridges, tunnels and taps.
@@ -11,8 +11,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns why this machine does not permit the feature, or `None` if it does or if `ci/test` has not determined
-    /// the limits.
+    /// Returns the reason why the feature is unavailable, or `None` if it is available or if the test does not run
+    /// under `ci/test`.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

@@ -18,7 +18,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Runs as PID 1, and powers off the guest when the agent exits. Never returns.
+/// Runs as PID 1 and powers off the guest when the agent exits. Never returns.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
         guest::say(&format!("the agent exits: {error:#}"));

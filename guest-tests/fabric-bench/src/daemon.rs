@@ -1,4 +1,4 @@
-//! Runs hcad, and measures the CPU time of its threads.
+//! Runs hcad and measures the CPU time of its threads.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

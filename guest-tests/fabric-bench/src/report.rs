@@ -1,4 +1,4 @@
-//! Prints results as a human-readable table, and writes them as one JSON object per line.
+//! Prints results as a human-readable table and writes them as one JSON object per line.
 
 use std::borrow::Cow;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Packages that users add to the root file system of their own guests. Guests in scenarios do not have these packages.
+//! Packages that the user has added to the guests' root file system. Guests in scenarios do not have these packages.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -118,10 +118,10 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    /// Reads the package lists from the first of the machine's archives that has the release's suites.
+    /// Reads the package lists from the first archive in this machine's configuration that has the release's suites.
     ///
     /// # Errors
-    /// Fails if apt is missing, or if none of the machine's archives responds.
+    /// Fails if apt is missing, or if no configured archive responds.
     pub(super) fn open(
         dir: &Path,
         etc_apt: &Path,
@@ -138,11 +138,11 @@ impl Apt {
         Self::update(dir, etc_apt, kind, component, release, arch, &[])
     }
 
-    /// Checks whether one of the machine's archives has the stable release. Fetches only release files, and waits only
-    /// a few seconds for each file.
+    /// Checks whether an archive in this machine's configuration has the stable release. Fetches only release files,
+    /// and waits only a few seconds for each file.
     ///
     /// # Errors
-    /// Fails if none of the machine's archives responds. The error contains apt's messages.
+    /// Fails if no configured archive responds. The error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
         let release = Release::Stable(Suite::Trixie);
         Self::update(dir, etc_apt, Kind::Binary, Component::Main, release, Arch::HOST, PROBE_OPTIONS)
@@ -275,12 +275,11 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the configuration that apt reads after the machine's own. The machine's proxies and certificates stay in
+/// Returns the configuration that apt reads after this machine's configuration, whose proxies and certificates stay in
 /// effect.
 ///
-/// Hooks are cleared, because they would act on the host. The sandbox is disabled, because it would make apt switch
-/// from root to a user that cannot write to this directory. The sandbox is not needed, because this instance writes
-/// only to its own directory.
+/// Hooks are cleared, because they would act on the host. apt's sandbox is disabled: it would make apt switch from root
+/// to a user that cannot write to this directory, and this instance writes nowhere else anyway.
 fn private_config(dir: &Path, arch: Arch) -> String {
     let dir = dir.display();
     format!(

@@ -1,9 +1,9 @@
 //! DDP packages, which the `ice` driver loads into an E810 (E810 interface, section 7). Without a package, the driver
 //! runs in safe mode with one queue.
 //!
-//! Debian's DDP package is non-free. The lab fetches it only if the machine's archive has it, and no required test
-//! depends on it. The lab also generates a package of its own, which passes the driver's checks but does not program
-//! the parser.
+//! Debian's DDP package is non-free. The lab fetches it only if this machine's archive has it, and no required test
+//! depends on it. The lab also generates its own package, which passes the driver's checks but does not program the
+//! parser.
 
 use std::fs;
 use std::path::{Path, PathBuf};

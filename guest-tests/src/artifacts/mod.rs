@@ -265,7 +265,7 @@ impl CachedParts {
     }
 }
 
-/// The reason why packages cannot be fetched from the machine's Debian archives.
+/// The reason why no configured Debian archive can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoArchive {
     /// The named program cannot be started.
@@ -274,10 +274,10 @@ pub enum NoArchive {
     Answer(String),
 }
 
-/// Checks whether one of the machine's archives offers the packages that the lab fetches. Downloads a few kilobytes.
+/// Checks whether a configured Debian archive offers the packages that the lab fetches. Downloads a few kilobytes.
 ///
 /// # Errors
-/// Fails if no archive offers these packages.
+/// Fails if no configured archive offers these packages.
 pub fn probe_archive() -> Result<(), NoArchive> {
     if let Some(program) = apt::missing_tool() {
         return Err(NoArchive::Program(program));

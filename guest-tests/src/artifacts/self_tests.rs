@@ -31,7 +31,7 @@ const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
 
 /// A C program that a test runs.
 struct Helper {
-    /// Path below [`TESTS`], without the suffix. If a kernel's sources lack the program, it is skipped.
+    /// Path below [`TESTS`], without the suffix. A program that the kernel's sources do not contain is skipped.
     path: &'static str,
     /// Netlink families that the program uses. Code for them is generated from the families' specifications.
     families: &'static [&'static str],
@@ -50,8 +50,8 @@ const HELPERS: &[Helper] = &[
 
 /// Returns an image with the tests and their compiled programs, under the same paths as in the Linux source tree.
 ///
-/// All guests run the tests from the default kernel's sources. The kernel's documentation recommends running the
-/// newest tests on older kernels, too (`Documentation/dev-tools/kselftest.rst`).
+/// All guests run the tests from the default kernel's sources. The kernel's documentation recommends running the newest
+/// tests on older kernels as well (`Documentation/dev-tools/kselftest.rst`).
 ///
 /// # Errors
 /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
@@ -114,7 +114,7 @@ impl Build<'_> {
             return Ok(Vec::new());
         }
         let ynl = self.tree.join("tools/net/ynl");
-        // Without this file, the generator's search through the parent directories would never end.
+        // The generator searches the parent directories for this file. Without it, the search would never end.
         let marker = self.tree.join("MAINTAINERS");
         fs::write(&marker, "").with_context(|| marker.display().to_string())?;
         let mut sources = vec![ynl.join("lib/ynl.c")];
@@ -126,7 +126,7 @@ impl Build<'_> {
                 command.arg(ynl.join("pyynl/ynl_gen_c.py")).args(["--mode", "user", kind]);
                 command.arg("--spec").arg(&specification).arg("-o").arg(&output);
                 if *family == "ethtool" {
-                    // The kernel's makefile passes these options as well.
+                    // The kernel's makefile passes the same options.
                     command.args(["--user-header", "linux/ethtool_netlink.h", "--exclude-op", "stats-get"]);
                 }
                 run(&mut command).with_context(|| format!("cannot generate code for {family}"))?;

@@ -1,5 +1,4 @@
-//! Tests arm64 guests. Scenarios that normally run in guests of this machine's architecture run again in arm64 guests,
-//! and an arm64 guest exchanges messages with an x86-64 guest.
+//! Tests arm64 guests: reruns other scenarios in them, and exchanges messages with an x86-64 guest.
 //!
 //! JingZhao HCAs are not tested, because Linux has no driver for them, and because arm64 guests lack the IOMMU that the
 //! lab's own driver needs.

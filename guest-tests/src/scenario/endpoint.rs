@@ -74,7 +74,7 @@ pub(super) trait Endpoint {
     /// Returns the remote address of an offset in the endpoint's region, for use by the peer.
     fn remote(&self, off: u64) -> Remote;
 
-    /// Replaces the queue pair with a new one in RESET, and returns its number.
+    /// Replaces the queue pair with a new one in RESET and returns its number.
     async fn create(&mut self, service: Service) -> Result<u32>;
 
     /// Moves the queue pair to RTS.

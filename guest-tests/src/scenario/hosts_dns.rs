@@ -140,7 +140,7 @@ async fn change(
     talk(hosts, PATH_MTU).await
 }
 
-/// Stops the name server during traffic, and restarts it with different records. Peers must be kept while it is down.
+/// Stops the name server during traffic and restarts it with different records. Peers must be kept while it is down.
 async fn without_server(server: &mut NameServer<'_>, hosts: &mut [Host]) -> Result<()> {
     let [a, b, _] = hosts else { bail!("an earlier case failed") };
     let control = a.daemon.controls();
@@ -193,7 +193,7 @@ impl Progress {
     }
 }
 
-/// Connects two hosts, and exchanges messages on this connection until `changes` has completed.
+/// Connects two hosts and exchanges messages on this connection until `changes` has completed.
 async fn during_traffic<T>(
     a: &mut Host,
     b: &mut Host,

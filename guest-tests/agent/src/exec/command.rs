@@ -141,7 +141,7 @@ impl Drop for Running {
     }
 }
 
-/// Prepares the command, and opens a terminal if it needs one.
+/// Prepares the command and opens a terminal if it needs one.
 fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
     let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is given"))?;
     let mut command = Command::new(name);

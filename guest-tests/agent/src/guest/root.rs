@@ -1,4 +1,4 @@
-//! Switches from the initramfs to another root file system, and mounts shared directories.
+//! Switches from the initramfs to another root file system and mounts shared directories.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -70,7 +70,7 @@ pub(crate) struct Icm {
 }
 
 impl Icm {
-    /// Places the tables in order of descending size, and allocates their pages from the arena.
+    /// Places the tables in order of descending size and allocates their pages from the arena.
     pub(crate) fn new(arena: &mut Arena, lim: &DevLim, options: &IcmOptions) -> Result<Self> {
         for (name, log, most) in [
             ("QPs", options.log_qps, 24),

@@ -11,7 +11,7 @@ const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
 
-/// Waits between polls, and adapts the length of its sleeps to the rate of completions.
+/// Waits between polls and adapts the length of its sleeps to the rate of completions.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,

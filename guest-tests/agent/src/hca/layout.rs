@@ -61,7 +61,7 @@ impl DevLim {
     /// Length of the output mailbox in bytes.
     pub(crate) const LEN: usize = 0x40;
 
-    /// Parses the output mailbox, and rejects values that this driver does not support.
+    /// Parses the output mailbox and rejects values that this driver does not support.
     pub(crate) fn parse(outbox: &[u8]) -> Result<Self> {
         let lim = Self {
             log_reserved: [0, 1, 2].map(|i| outbox.get(i).map_or(0, |b| b & 0xf)),

@@ -74,7 +74,7 @@ impl Hca {
         Self::bring_up(device, address, arena, step.clone())
     }
 
-    /// Resets the function, as a VMM does, and initialises the device again with the same memory. The reset destroys
+    /// Resets the function as a VMM would, and initialises the device again with the same memory. The reset destroys
     /// all objects.
     pub(crate) fn reset(self) -> Result<(Self, HcaInfo)> {
         let Self { device, address, mut arena, opened, .. } = self;

@@ -87,7 +87,7 @@ impl Mlx5 {
         Ok((Self { device, arena, commands, objects, signal, given, events, completions, sends, data }, info))
     }
 
-    /// Copies memory by RDMA WRITE, and compares the destination with the contents of the source.
+    /// Copies memory by RDMA WRITE and compares the destination with the contents of the source.
     pub(crate) fn copy(&mut self, step: &CopyByWrite) -> Result<Mlx5Copied> {
         ensure!(step.parts > 0 && step.parts <= step.len.max(1), bad_step("invalid number of parts"));
         let source = self.offset(step.from, step.len);

@@ -43,7 +43,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Creates all objects, and connects the QP to itself.
+    /// Creates all objects and connects the QP to itself.
     pub(super) fn create(
         device: &Device,
         arena: &Arena,
@@ -90,7 +90,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Resets the QP after an error, and connects it to itself again.
+    /// Resets the QP after an error and connects it to itself again.
     pub(super) fn reconnect(
         &self,
         device: &Device,

@@ -64,7 +64,7 @@ pub struct ArmEq {
     pub eq: EqId,
 }
 
-/// Waits for events, and returns their entries to the device.
+/// Waits for events and returns their entries to the device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PollEq {
     pub eq: EqId,

@@ -6,7 +6,7 @@ use super::{MrId, QpId, Remote};
 
 /// Exchanges `rounds` messages with a peer that runs the same step. Each message is an inline RDMA WRITE, and the
 /// receiver polls its memory for the last byte. One side sends the first message, and the other side replies to each
-/// message with one of its own.
+/// message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PingPong {

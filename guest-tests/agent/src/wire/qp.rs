@@ -29,7 +29,7 @@ pub enum RecvStyle {
     /// Like [`Self::Valid`], but the list has no terminator. The user library uses this format for lists of
     /// `max_recv_sge` elements.
     Unterminated,
-    /// Links all slots, and terminates the list with lkey 100h. The kernel driver uses this format.
+    /// Links all slots and terminates the list with lkey 100h. The kernel driver uses this format.
     Terminated,
 }
 
@@ -93,7 +93,7 @@ pub struct QpInfo {
     pub rq_lkey: u32,
 }
 
-/// Moves a queue pair to RESET, and frees its number and its buffers.
+/// Moves a queue pair to RESET and frees its number and its buffers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DestroyQp {
     pub qp: QpId,

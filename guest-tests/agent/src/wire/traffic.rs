@@ -136,7 +136,7 @@ impl Default for SendFlow {
     }
 }
 
-/// Keeps up to `depth` receives posted, and polls `count` completions. Checks the length, immediate data and content of
+/// Keeps up to `depth` receives posted and polls `count` completions. Checks the length, immediate data and content of
 /// each message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]

@@ -154,7 +154,7 @@ impl Probe {
             self.vm.program(EXCHANGE_TIMEOUT, &format!("{server} 127.0.0.1")).await
         }
         .await;
-        // The server exits by itself only if its client succeeds.
+        // The server exits on its own only if its client succeeds.
         let has_exited = client.as_ref().is_ok_and(|end| end.status == ExitStatus::Code(0));
         let server = tools::stop_after(&mut self.vm, waiting, has_exited).await?;
         for end in [&client?, &server] {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bar_above_four_gib_is_in_high_range() {
+    fn bar_at_512_gib_is_in_high_range() {
         let line = |start: u64| format!("0x{start:016x} 0x{:016x} 0x000000000014220c\n", start + 4095);
         assert!(has_high_bar(&(line(0) + &line(0x80_0000_0000))));
         assert!(!has_high_bar(&line(0x1020_0000)));

@@ -34,7 +34,7 @@ const TRANSFERS: usize = 10;
 /// Number of bytes that NIXL's example writes from one agent to the other.
 const EXAMPLE_BYTES: u64 = 8;
 
-/// Setting that keeps UCX from loading its module for EFA. The module needs libefa, which the wheel lacks. Debian's
+/// Setting that keeps UCX from loading its module for EFA. The module needs libefa, which is not in the wheel. Debian's
 /// libefa would load a second copy of libnl, and the two copies would make the program crash on exit.
 const WITHOUT_EFA: &str = "UCX_MODULES=^efa";
 
@@ -106,7 +106,7 @@ impl Pair {
         self.a.has_received(before, EXAMPLE_BYTES).await
     }
 
-    /// Runs the lab's program with its target in guest `b`, and compares the digests of both ends.
+    /// Runs the lab's program with its target in guest `b` and compares the digests of both ends.
     async fn transfer(&mut self, transport: &Transport) -> Result<()> {
         let before = [self.a.rdma_received().await?, self.b.rdma_received().await?];
         let [of_a, of_b] =

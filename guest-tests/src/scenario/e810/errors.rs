@@ -313,7 +313,7 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Unbinds a memory window while WRITEs use its key, and checks that later WRITEs fail. Each bind assigns a new key, so
+/// Unbinds a memory window while WRITEs use its key and checks that later WRITEs fail. Each bind assigns a new key, so
 /// the old key becomes invalid.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;

@@ -152,7 +152,7 @@ impl Probe {
         bring_up(&mut self.vm, &self.device, &Address::on(0, CARD)).await
     }
 
-    /// Unloads the driver if it is loaded, and deletes the second E810's network namespace.
+    /// Unloads the driver if it is loaded and deletes the second E810's network namespace.
     pub(super) async fn unload(&mut self) -> Result<()> {
         self.sh(&format!(
             "! lsmod | grep -q '^ice ' || modprobe -r ice; ip netns del {SPACE} 2>/dev/null; true"

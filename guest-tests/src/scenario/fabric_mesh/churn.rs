@@ -10,7 +10,7 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// Index of HCA 4, which is removed and added back.
+/// Index of HCA 4, which is removed from the others' peer lists and added back.
 const REMOVED: usize = 3;
 /// Index of the HCA that communicates with HCA 4.
 const CALLS: usize = 4;
@@ -18,8 +18,8 @@ const CALLS: usize = 4;
 const ROUNDS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Removes HCA 4 from the peer lists of all other HCAs, then adds it back. HCA 4 must be unable to communicate in
-/// between. Two other pairs, one of them with the NIC behind HCA 1, must keep communicating throughout.
+/// Removes HCA 4 from the peer lists of all other HCAs, then adds it back. While HCA 4 is not a peer, its frames must
+/// be dropped. Two other pairs, one of them with the NIC behind HCA 1, must keep communicating throughout.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[REMOVED].bind.to_string();
     let others: Vec<&Daemon> =

@@ -37,7 +37,7 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames to files in the run directory, so that checks of the run's captures cover them, too.
+/// Captures a station's frames to files in the run directory, so that checks of the run's captures also cover them.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
