@@ -2,8 +2,8 @@
 //! guest has no libraries.
 //!
 //! The targets and flags of the agents differ from those of the current build. A separate cargo process therefore
-//! builds each agent in another target directory. If the Rust target of an architecture is not installed, its agent is
-//! empty. To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
+//! builds each agent in a different target directory. If the Rust target of an architecture is not installed, an empty
+//! file is embedded instead. To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

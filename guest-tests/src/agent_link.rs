@@ -139,7 +139,7 @@ mod tests {
         (link, folder)
     }
 
-    /// Returns a link, the agent's end of it, and a directory in which the file `t` is the transcript.
+    /// Returns a link, the agent's end of it, and a directory that contains the transcript as `t`.
     fn connected() -> (AgentLink, UnixStream, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -48,7 +48,7 @@ impl<W: Write> BoundedLog<W> {
     }
 }
 
-/// A task that limits the size of a log to which another program appends. It ends on drop.
+/// A task that limits the size of another program's log. It ends on drop.
 #[derive(Debug)]
 pub(crate) struct Trimmer(tokio::task::JoinHandle<()>);
 

@@ -66,11 +66,11 @@ pub struct HcaSpec {
     pub name: String,
     /// Number of the HCA on the fabric. The HCA's addresses are derived from this number.
     pub id: u16,
-    /// Number of the HCA to which packets without a destination are sent.
+    /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,
     /// Whether packets to the default peer use IPv6. If software specifies the peer's IPv4 address, they use IPv4.
     pub prefer_ipv6: bool,
-    /// UDP address on which the HCA receives frames.
+    /// UDP address of the HCA, where it receives frames.
     pub bind: SocketAddr,
     pub peers: Vec<Peer>,
     /// Fabric that transports the HCA's frames.
@@ -98,7 +98,7 @@ pub struct HcaSpec {
 pub struct Explained {
     /// Name of the rule in counters.
     pub rule: &'static str,
-    /// What causes the violation, and why the driver is not at fault.
+    /// What triggers the violation, and why the driver is not at fault.
     pub why: &'static str,
 }
 
@@ -130,7 +130,7 @@ impl Fabric {
 /// A peer of an HCA on the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// UDP address on which the peer receives frames.
+    /// UDP address of the peer, where it receives frames.
     pub addr: SocketAddr,
     /// Whether the peer is a guest's NIC. Such a NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
@@ -273,12 +273,12 @@ impl Daemon {
         Control { device: None, ..self.control.clone() }
     }
 
-    /// Returns the path of the socket to which the VMM connects.
+    /// Returns the path of the socket for the VMM.
     pub fn socket(&self) -> &Path {
         self.sockets.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Returns the paths of the sockets to which VMMs connect, in the same order as the HCAs.
+    /// Returns the paths of the sockets for VMMs, in the same order as the HCAs.
     pub fn sockets(&self) -> &[PathBuf] {
         &self.sockets
     }

@@ -72,9 +72,8 @@ impl Initramfs {
         self.entry(path, 0o100_000 | permissions, content, (0, 0));
     }
 
-    /// Appends an entry, which consists of a header, the name and the content. The name and the content are each
-    /// padded, so that they end at a multiple of four bytes. After its magic number, the header has thirteen fields of
-    /// eight hexadecimal digits.
+    /// Appends an entry: a header, the name and the content. The name and the content are each padded to a multiple of
+    /// four bytes. After its magic number, the header has thirteen fields of eight hexadecimal digits.
     fn entry(&mut self, path: &str, mode: u32, content: &[u8], device: (u32, u32)) {
         let len = u32::try_from(content.len()).expect("what goes into an initramfs is below 4 GiB");
         let name_len = u32::try_from(path.len() + 1).expect("paths are short");

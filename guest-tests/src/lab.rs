@@ -473,7 +473,7 @@ impl Lab {
         for (path, content) in files {
             archive.add_file(path, content);
         }
-        // Guests of several architectures can share a run.
+        // Guests of several architectures can share a run, so the file name contains the architecture.
         let initramfs = run.scratch(&format!("{name}-{}", self.artifacts.kernel.arch));
         fs::write(&initramfs, archive.finish())
             .with_context(|| format!("cannot write {}", initramfs.display()))?;

@@ -19,7 +19,7 @@ pub struct Module {
     pub object: Vec<u8>,
 }
 
-/// Modules of one kernel, in the order in which they must be loaded.
+/// Modules of one kernel, in loading order.
 #[derive(Debug)]
 pub struct ModuleList {
     files: HashMap<String, PathBuf>,

@@ -1,8 +1,7 @@
 //! A RoCEv2 peer that sends and receives single packets. A separate process (`peer/peer.py`) builds and parses the
 //! packets with scapy.
 //!
-//! The peer keeps no queue pair state. A test defines each packet that is sent, and inspects each packet that is
-//! received.
+//! The peer keeps no queue pair state. Tests define every packet to send, and inspect every packet received.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -67,9 +67,9 @@ pub struct Share {
 pub struct Nic {
     pub model: NicModel,
     pub mac: [u8; 6],
-    /// UDP address on which QEMU receives frames.
+    /// UDP address that QEMU binds to receive frames.
     pub bind: SocketAddr,
-    /// UDP address to which QEMU sends all frames.
+    /// UDP address that QEMU sends all frames to.
     pub peer: SocketAddr,
 }
 
@@ -99,18 +99,18 @@ impl NicModel {
     }
 }
 
-/// Sockets and files that belong to one guest.
+/// Sockets and files of one guest. QEMU connects to the sockets.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    /// Socket to which QEMU connects the agent's virtio-serial port.
+    /// Socket for the agent's virtio-serial port.
     pub agent: PathBuf,
-    /// Sockets to which QEMU connects the agent's exec ports.
+    /// Sockets for the agent's exec ports.
     pub commands: Vec<PathBuf>,
     /// File for the console output.
     pub console_log: PathBuf,
-    /// Socket to which QEMU connects the serial console, if the lab writes to the console.
+    /// Socket for the serial console, if the lab can write to the console.
     pub console: Option<PathBuf>,
-    /// Socket to which QEMU connects its monitor, if the lab hot-plugs devices.
+    /// Socket for QEMU's monitor, if the lab hot-plugs devices.
     pub monitor: Option<PathBuf>,
 }
 

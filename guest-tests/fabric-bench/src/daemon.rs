@@ -19,8 +19,8 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts a daemon with the given devices. Its files are created in `folder`, with names that start with `name`. If
-    /// `metrics` is given, the daemon serves metrics on that port on 127.0.0.1. If `processor` is given, the daemon
-    /// runs only on those CPUs.
+    /// `metrics` is given, the daemon serves metrics on that port on 127.0.0.1. If `processor` is given, the daemon is
+    /// bound to those CPUs.
     pub(crate) fn start(
         folder: &Path,
         name: &str,

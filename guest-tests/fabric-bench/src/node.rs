@@ -209,6 +209,6 @@ pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
 
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither field is ever negative.
+    // CPU times are never negative.
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

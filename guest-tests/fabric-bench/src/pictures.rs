@@ -35,7 +35,7 @@ struct Picture<'a> {
 const OURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 const THEIRS: [RGBColor; 2] = [RGBColor(90, 90, 90), RGBColor(204, 121, 167)];
 
-/// Draws all charts for which figures exist.
+/// Draws every chart that has figures.
 pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     let bandwidth = Picture {
         title: "RDMA WRITE bandwidth between two HCAs, one queue pair",

@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns two CPUs on which this process may run. If it may run on only one CPU, returns that CPU twice.
+/// Returns two CPUs from the calling thread's affinity mask, or the same CPU twice if the mask has only one.
 pub(crate) fn two() -> io::Result<[CpuSet; 2]> {
     let all = sched_getaffinity(None)?;
     let only = |cpu: Option<usize>| {

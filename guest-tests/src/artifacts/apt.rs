@@ -52,7 +52,7 @@ impl Suite {
     }
 }
 
-/// Release from which packages are taken.
+/// The Debian release to take packages from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
     /// The stable release and its backports. The given suite takes precedence if both have a package.

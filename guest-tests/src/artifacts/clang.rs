@@ -38,7 +38,7 @@ const WANTED: &[&str] = &[
     "zlib1g",
 ];
 
-/// The target for which a file is compiled.
+/// The target to compile a file for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Guest,
@@ -72,7 +72,7 @@ impl Clang {
         Ok(Self { root: set.fetch(&own)? })
     }
 
-    /// Compiles a file. Headers are also searched for in the directories `includes`.
+    /// Compiles a file. The directories `includes` are added to the search path for headers.
     ///
     /// # Errors
     /// Fails if the file does not compile.

@@ -158,7 +158,7 @@ const PRUNED: &[&str] = &[
     "usr/share/man",
 ];
 
-/// Kernel modules for hardware that guests lack. They account for a third of the modules' size.
+/// Kernel modules for hardware that guests do not have. They account for a third of the total size.
 const NO_HARDWARE: &[&str] = &["sound", "drivers/gpu", "drivers/media", "drivers/net/wireless"];
 
 /// The images of a guest with a Debian root file system.
@@ -195,7 +195,7 @@ impl Disks {
         Self::of(cache, kernel, &with_self_test_programs(cache, kernel.arch)?)
     }
 
-    /// Returns the disks with the newest rdma-core instead of the stable release's.
+    /// Returns the disks with the newest rdma-core instead of the one in the stable release.
     ///
     /// # Errors
     /// Same as for [`Disks::obtain`].
@@ -282,7 +282,7 @@ pub(super) fn entry_name(arch: Arch) -> String {
     of_arch("debian-5", arch, digest(words))
 }
 
-/// Returns the name of a cache entry for one architecture. Entries for x86-64 have no architecture in their names.
+/// Returns the name of a cache entry for one architecture. Names for x86-64 do not include the architecture.
 fn of_arch(name: &str, arch: Arch, digest: u64) -> String {
     match arch {
         Arch::Amd64 => format!("{name}-{digest:016x}"),
@@ -316,23 +316,23 @@ pub(super) fn with_added(cache: &Path, arch: Arch, added: &Added) -> Result<Path
 
 /// Returns the cache entry for the system with the programs that the kernel's self-tests of network drivers need.
 ///
-/// The tests of recent kernels need an `ethtool` that prints channels as JSON, and that hashes IPv6 flow labels. The
-/// stable release's `ethtool` does neither.
+/// The tests of recent kernels need an `ethtool` that can print channels as JSON and hash IPv6 flow labels. The version
+/// in the stable release can do neither.
 pub(super) fn with_self_test_programs(cache: &Path, arch: Arch) -> Result<PathBuf> {
     const PACKAGES: &[&str] = &["bpftool", "python3-jsonschema", "python3-yaml", "socat", "tcpdump"];
     with(cache, arch, PACKAGES, &["ethtool"], &|name| !WITHOUT.contains(&name))
 }
 
 /// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships `testpmd` in the
-/// development package `dpdk-dev`. The development packages on which it depends are omitted.
+/// development package `dpdk-dev`. The development packages it depends on are omitted.
 pub(super) fn with_dpdk(cache: &Path, arch: Arch) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
     with(cache, arch, &[PACKAGE], &[], &runs)
 }
 
-/// Returns the cache entry for the system with the packages `names`, and with those of their dependencies that `wanted`
-/// accepts. The packages `unstable` come from the unstable release, without their dependencies.
+/// Returns the cache entry for the system with the packages `names` and the dependencies that `wanted` accepts. The
+/// packages `unstable` come from the unstable release, without dependencies.
 fn with(
     cache: &Path,
     arch: Arch,
@@ -433,7 +433,7 @@ fn modules(cache: &Path, tools: &Path, kernel: &Kernel) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Mirrors a module directory with hard links, but omits symbolic links and modules for hardware that guests lack.
+/// Mirrors a module directory with hard links, but omits symbolic links and the modules in [`NO_HARDWARE`].
 fn mirror(from: &Path, to: &Path) -> Result<()> {
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {

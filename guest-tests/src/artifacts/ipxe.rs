@@ -1,4 +1,4 @@
-//! The iPXE boot loader, which has its own drivers for the NICs from which it boots.
+//! The iPXE boot loader, which boots from NICs with its own drivers.
 
 use std::path::{Path, PathBuf};
 

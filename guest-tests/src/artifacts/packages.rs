@@ -67,7 +67,7 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
         .with_context(|| format!("the package manifest in {} does not list {package}", entry.display()))
 }
 
-/// Returns the packages from which a cache entry was built.
+/// Returns the packages that a cache entry was built from.
 ///
 /// # Errors
 /// Fails if the entry was not built from packages.

@@ -11,10 +11,10 @@ const SPACE_TO_FETCH: u64 = 2 << 30;
 const SPACE_TO_RUN: u64 = 512 * MIB;
 /// Memory needed for one guest of the default size, including its QEMU process and its daemon.
 const GUEST_MEMORY: u64 = 640 * MIB;
-/// The oldest host kernel on which `hcad` runs.
+/// The oldest host kernel that `hcad` supports.
 const HOST_KERNEL: (u32, u32) = (5, 11);
 
-/// Evaluates the findings. Returns the checks in the order in which they are printed.
+/// Evaluates the findings. Returns the checks in printing order.
 pub(super) fn judge(findings: &Findings) -> Vec<Check> {
     let mut checks = vec![machine(findings), kvm(&findings.kvm)];
     checks.extend(parts(findings));

@@ -53,7 +53,7 @@ pub(super) enum Kvm {
     Fails {
         /// The first line of the error.
         error: String,
-        /// The file in which the error is recorded.
+        /// The file that contains the whole error.
         note: PathBuf,
     },
 }

@@ -91,7 +91,7 @@ pub struct Chance {
 }
 
 fn mebibytes(text: &str) -> Result<u32, String> {
-    /// Minimum memory with which Debian's kernel can unpack its initramfs.
+    /// Minimum memory, in MiB, for Debian's kernel to unpack its initramfs.
     const LEAST_MIB: u32 = 128;
     let size = size_in_mebibytes(text)?;
     if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }

@@ -26,8 +26,8 @@ const PING_PONGS: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 2048 -q 16 -e -g 0",
 ];
 
-/// perftest command lines, each with the number of message sizes for which it prints a result. Some use several queue
-/// pairs, whose doorbells overwrite each other.
+/// perftest command lines, each with the number of message sizes in its results. Some use several queue pairs, whose
+/// doorbells overwrite each other.
 const PERFTESTS: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_send_bw -s 64 -n 2000 -q 16", 1),

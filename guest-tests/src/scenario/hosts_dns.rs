@@ -24,7 +24,7 @@ use crate::run_dir::RunDir;
 const HCA_PORT: u16 = 47911;
 /// Path MTU whose packets fit into a standard Ethernet frame.
 const PATH_MTU: u16 = 1024;
-/// Number from which the third host's new address is formed.
+/// Number that determines the third host's new address.
 const NEW_NUMBER: u8 = 13;
 /// Number of rounds of messages that two hosts must complete in each phase of a test.
 const ROUNDS: u64 = 2;
@@ -72,7 +72,7 @@ fn named(mut spec: HcaSpec, bind: IpAddr, name: String, server: &NameServer<'_>)
     spec
 }
 
-/// Returns the configuration in the book, in which hosts differ only in the HCA's number.
+/// Returns the configuration from the book, where hosts differ only in the HCA's number.
 fn by_host_name(spec: HcaSpec, server: &NameServer<'_>) -> HcaSpec {
     named(spec, Ipv4Addr::UNSPECIFIED.into(), format!("{}:{HCA_PORT}", name_server::ALL), server)
 }

@@ -33,12 +33,12 @@ impl Impairments {
         Ok(self.column(daemon, "matched").await?.iter().sum())
     }
 
-    /// Returns the number of frames to which the rules have been applied.
+    /// Returns the number of frames that the rules have impaired.
     pub(super) async fn hits(&self, daemon: &Daemon) -> Result<u64> {
         Ok(self.hits_of_each(daemon).await?.iter().sum())
     }
 
-    /// Returns, for each rule, the number of frames to which it has been applied.
+    /// Returns the number of frames that each rule has impaired.
     pub(super) async fn hits_of_each(&self, daemon: &Daemon) -> Result<Vec<u64>> {
         self.column(daemon, "hits").await
     }

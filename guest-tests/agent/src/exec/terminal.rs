@@ -14,7 +14,7 @@ use crate::wire::exec::Size;
 
 /// The end-of-file character (VEOF) of terminals, Ctrl-D.
 pub(super) const END_OF_INPUT: u8 = 4;
-/// Directory in which the kernel creates pseudo-terminals.
+/// Mount point of the file system that contains the pseudo-terminals.
 const FOLDER: &str = "/dev/pts";
 
 /// The master side of the pseudo-terminal.

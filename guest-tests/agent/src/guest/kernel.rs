@@ -120,7 +120,7 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Number of the system call `kexec_file_load`, which libc does not define for arm64 and musl.
+/// System call number of `kexec_file_load`, which libc does not define for arm64 and musl.
 const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "aarch64") { 294 } else { 320 };
 
 /// Loads the crash kernel, which runs after a panic.

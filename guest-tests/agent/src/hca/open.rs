@@ -22,7 +22,7 @@ use crate::wire::{
 
 /// Default size of the arena in MiB.
 const ARENA_MIB: u32 = 48;
-/// Fill byte for output mailboxes. Bytes that still have this value were not written by the device.
+/// Fill byte for output mailboxes. The device has not written bytes that still have this value.
 const UNWRITTEN: u8 = 0xa5;
 /// Fill byte for the part of the input mailbox that the device must not read.
 const UNREADABLE: u8 = 0xd7;

@@ -170,7 +170,7 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping is device memory, to which any thread may store. All accesses are single volatile stores.
+// SAFETY: the mapping is device memory, and any thread may store to it. All accesses are single volatile stores.
 unsafe impl Send for Mapping {}
 
 impl Mapping {

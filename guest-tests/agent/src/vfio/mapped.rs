@@ -57,8 +57,8 @@ impl MappedRegion {
         Some(map().context("cannot map a region"))
     }
 
-    /// Stores eight bytes atomically. Returns `false` if the server does not share their offset, in which case the
-    /// caller must send a message instead.
+    /// Stores eight bytes atomically. Returns `false` if the server does not share their offset; the caller must then
+    /// send a message instead.
     pub(super) fn store(&self, offset: u64, bytes: [u8; 8]) -> bool {
         let is_shared = |area: &Range<u64>| area.contains(&offset) && area.end - offset >= 8;
         let Ok(at) = usize::try_from(offset) else { return false };

@@ -78,8 +78,8 @@ impl Function {
         Ok(self.client().region_write(number(bar), offset, bytes)?)
     }
 
-    /// Enables interrupts as a VMM and a guest kernel together would: connects eventfds, unmasks table entries and
-    /// enables MSI-X.
+    /// Enables interrupts, acting as both VMM and guest kernel: connects eventfds, unmasks table entries and enables
+    /// MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
             // Connect one vector at a time, because some servers accept only one descriptor per message.

@@ -17,13 +17,12 @@ pub struct CreateEq {
     pub log_entries: u8,
     /// Protection domain of the queue.
     pub pd: u32,
-    /// Protection domain of the buffer's region; by default, `pd`. If the two differ, the device cannot write entries.
+    /// Protection domain of the buffer's region. Defaults to `pd`. If the two differ, the device cannot write entries.
     pub buffer_pd: Option<u32>,
     pub vector: u16,
     /// Whether the queue is armed after creation.
     pub armed: bool,
-    /// Whether ownership of all entries is passed to the device before the queue is created, so that overruns are
-    /// detected.
+    /// Whether to pass ownership of all entries to the device before creating the queue, so that overruns are detected.
     pub prepared: bool,
 }
 
@@ -51,7 +50,7 @@ pub struct DestroyEq {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MapEq {
     pub eq: EqId,
-    /// Bitmap in which bit t selects events of type t.
+    /// Bitmap of event types: bit t selects events of type t.
     pub events: u64,
     /// Whether to remove the events from the queue instead of adding them.
     #[serde(default)]
@@ -76,7 +75,7 @@ pub struct PollEq {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Events in the order in which the device wrote them. If the time limit expired, there are fewer events than
+    /// Events in the order that the device wrote them. If the time limit expired, there are fewer events than
     /// requested.
     pub eqes: Vec<Eqe>,
 }
@@ -145,6 +144,6 @@ pub struct PendingInterrupts {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingBits {
-    /// Bitmap in which bit v is set if vector v is pending.
+    /// Bitmap of pending vectors: bit v is set if vector v is pending.
     pub bits: u64,
 }

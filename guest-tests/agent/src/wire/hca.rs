@@ -14,8 +14,7 @@ pub struct OpenHca {
     pub hcr: HcrBase,
     /// Sizes and addresses of the tables in ICM.
     pub icm: IcmOptions,
-    /// Amount of memory mapped for the device, in MiB. All DMA goes to this memory. The value 0 selects the default,
-    /// 48.
+    /// Amount of memory mapped for the device, in MiB. All DMA goes to this memory. 0 selects the default of 48 MiB.
     pub arena_mib: u32,
     /// Whether to back the memory with huge pages if the kernel has any. The DMA mappings are then fewer but larger.
     pub huge_pages: bool,

@@ -9,7 +9,7 @@ use super::DeviceSelector;
 #[serde(default)]
 pub struct OpenMlx5 {
     pub device: DeviceSelector,
-    /// Size of the copy buffer in MiB. The value 0 selects 1 MiB.
+    /// Size of the copy buffer in MiB. 0 selects 1 MiB.
     pub data_mib: u32,
 }
 

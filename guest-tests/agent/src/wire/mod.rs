@@ -62,7 +62,7 @@ pub use verbs::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Name of the virtio-serial port on which the agent listens.
+/// Name of the virtio-serial port that the agent serves.
 pub const PORT_NAME: &str = "org.hcad.agent";
 
 /// A step, together with the type of its answer.

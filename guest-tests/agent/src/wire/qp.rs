@@ -42,7 +42,7 @@ pub struct CreateQp {
     /// Completion queue for the receive queue.
     pub recv_cq: CqId,
     pub pd: u32,
-    /// Protection domain of the buffers' regions; by default, `pd`. If the two differ, the device cannot fetch
+    /// Protection domain of the buffers' regions. Defaults to `pd`. If the two differ, the device cannot fetch
     /// requests.
     pub buffer_pd: Option<u32>,
     pub service: Service,
@@ -58,7 +58,7 @@ pub struct CreateQp {
     pub recv_style: RecvStyle,
     /// UAR page for the doorbells.
     pub uar_page: u16,
-    /// Value of the QP number's bits above the table's index mask.
+    /// Value of the bits of the QP number above the table's index mask.
     pub high_bits: u32,
 }
 

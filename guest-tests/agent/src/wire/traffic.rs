@@ -81,7 +81,7 @@ pub struct SendFlow {
     pub depth: u32,
     /// Number of work requests per doorbell, at least 1.
     pub batch: u32,
-    /// Whether the payload is inline in the WQE.
+    /// Whether to carry the payload inline in the WQE.
     pub inline: bool,
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
@@ -105,7 +105,7 @@ pub struct SendFlow {
     pub seed: u64,
     /// If set, each message has new content; otherwise, the content of each slot is fixed.
     pub fresh: bool,
-    /// Whether the content received by a READ is checked.
+    /// Whether to check the content received by a READ.
     pub verify: bool,
 }
 

@@ -178,13 +178,13 @@ pub struct CreateCq {
     pub log_entries: u8,
     /// Protection domain of the queue.
     pub pd: u32,
-    /// Protection domain of the buffer's region; by default, `pd`. If the two differ, the device cannot write entries.
+    /// Protection domain of the buffer's region. Defaults to `pd`. If the two differ, the device cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// Value of the CQ number's bits above the table's index mask.
+    /// Value of the bits of the CQ number above the table's index mask.
     pub high_bits: u32,
     /// Event queue that receives the completion events, or `None` for event queue 0.
     pub eq: Option<EqId>,
-    /// Condition under which the first event is raised.
+    /// Condition for raising the first event.
     pub arm: CqArm,
 }
 
@@ -194,7 +194,7 @@ impl Default for CreateCq {
     }
 }
 
-/// Condition under which a completion queue raises its next event.
+/// Condition for a completion queue to raise its next event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CqArm {
@@ -359,8 +359,7 @@ pub struct Poll {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completions {
-    /// CQEs in the order in which the device wrote them. If the time limit expired, there are fewer CQEs than
-    /// requested.
+    /// CQEs in the order that the device wrote them. If the time limit expired, there are fewer CQEs than requested.
     pub cqes: Vec<Cqe>,
     /// Time spent waiting, in nanoseconds.
     pub waited_ns: u64,

@@ -15,8 +15,8 @@ const DEVICE: &str = "mlx5_0";
 
 struct Transport {
     name: &'static str,
-    /// Value of `UCX_TLS` for protocols over this transport. Reliable connections also need a datagram transport
-    /// (`:aux`), over which UCX sets them up.
+    /// Value of `UCX_TLS` for protocols over this transport. UCX sets up reliable connections over a datagram
+    /// transport, which must be listed with `:aux`.
     protocols: &'static str,
     /// Lists of arguments for transport tests.
     tests: &'static [&'static [&'static str]],

@@ -40,7 +40,7 @@ const WITHOUT_EFA: &str = "UCX_MODULES=^efa";
 
 struct Transport {
     name: &'static str,
-    /// UCX settings. Reliable connections also need a datagram transport (`:aux`), over which UCX sets them up.
+    /// UCX settings. UCX sets up reliable connections over a datagram transport, which must be listed with `:aux`.
     settings: &'static str,
 }
 

@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::testbed::kind::Device;
 
-/// Command lines, each with the number of message sizes for which it prints a result.
+/// Command lines, each with the number of message sizes in its results.
 const CORE: &[(&str, usize)] = &[
     ("ib_write_bw -s 65536 -n 200", 1),
     ("ib_read_bw -s 65536 -n 200", 1),

@@ -29,7 +29,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 4096 -q 16 -e -g 0",
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
-/// Command lines that run again while packets are captured, one for each service.
+/// Command lines to run again with packet capture, one for each service.
 const CAPTURED: &[&str] = &["ibv_rc_pingpong -s 4097", "ibv_uc_pingpong -g 0", "ibv_ud_pingpong -g 0"];
 /// Command lines of the XRC program. It reports failed requests but does not check content, and its server serves a
 /// single client.

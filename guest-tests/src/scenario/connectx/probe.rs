@@ -23,7 +23,7 @@ use crate::vm::{Image, Vm};
 
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x15b3, 0x1017);
-/// The drivers, and the modules through which user-space tools access verbs, management datagrams and `rdma_cm`.
+/// The drivers, and the modules that give user-space tools access to verbs, management datagrams and `rdma_cm`.
 const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// Number of CPUs. Each CPU has its own completion vector.
 const CPUS: u32 = 2;

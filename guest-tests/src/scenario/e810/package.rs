@@ -25,8 +25,8 @@ pub(in crate::scenario) enum Package {
 const DISK: &str = "/dev/vdc";
 /// Temporary mount point of the disk.
 const MOUNT: &str = "/tmp/package";
-/// Program that decodes hexadecimal text. The package is sent in this form, because requests to the agent can contain
-/// only text.
+/// Program that decodes hexadecimal text. Requests to the agent can contain only text, so the package is sent in this
+/// form.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// Time limit for the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);

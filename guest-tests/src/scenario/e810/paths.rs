@@ -16,7 +16,7 @@ use crate::report::Report;
 use crate::scenario::nic::roce;
 use crate::scenario::nic::station::{Station, bring_up};
 
-/// Number of a second network on the same wire, in which the same devices have additional addresses.
+/// Number of a second IP network on the same wire. Each device has additional addresses in it.
 const SECOND: u16 = 50;
 /// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;

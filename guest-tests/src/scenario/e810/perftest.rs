@@ -18,7 +18,7 @@ use crate::scenario::stock_pair::{self, CONNECTX, ETHERNET_MTU, MTHCA, add_soft_
 use crate::testbed::kind;
 use crate::vm::Image;
 
-/// Command lines, each with the number of message sizes for which it prints a result.
+/// Command lines, each with the number of message sizes in its results.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -a -n 10", 23),
@@ -150,7 +150,7 @@ impl Bench {
         Ok([mthca, connectx, Device { title: "soft-RoCE", names, server, slow: true }])
     }
 
-    /// Returns, for each guest, the device name followed by the option that selects the IPv4 GID.
+    /// Returns the device name and the option that selects the IPv4 GID, for each guest.
     async fn by_gid(&mut self, device: &str) -> Result<[String; 2]> {
         let mut names = Vec::new();
         for station in [&mut self.a, &mut self.b] {

@@ -13,7 +13,7 @@ use crate::scenario::nic::roce::{self, DEVICE, Gid, gid_index};
 use crate::scenario::nic::station::Station;
 use crate::tools::{Exchange, Ready};
 
-/// Port on which servers wait for their clients.
+/// TCP port of the ping-pong servers.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -16,7 +16,7 @@ use crate::scenario::site::{self, HOSTS, Site};
 pub(super) const ALL: &str = "hcad.lab.example";
 /// Name whose SRV records point to the hosts.
 pub(super) const SERVICE: &str = "_hcad._udp.lab.example";
-/// Number from which the server's own address is formed.
+/// Number that determines the server's own address.
 const NUMBER: u8 = 254;
 /// Time limit for the server to start or stop.
 const TIMEOUT: Duration = Duration::from_secs(60);

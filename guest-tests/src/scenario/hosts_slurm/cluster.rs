@@ -26,11 +26,11 @@ const STARTED: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_secs(480);
 /// Length in bytes of the munge key that all hosts share.
 const KEY_LEN: usize = 64;
-/// First Slurm release in which cgroups can be disabled.
+/// First Slurm release that can disable cgroups.
 const WITHOUT_CGROUPS: (u32, u32) = (23, 11);
 
-/// Script that runs a command on a host. Its arguments are the host name, the host's state directory, the path at which
-/// to mount it, the hosts file, the Slurm configuration, and the command.
+/// Script that runs a command on a host. Its arguments are the host name, the host's state directory, its mount point,
+/// the hosts file, the Slurm configuration, and the command.
 const ENTER: &str = r#"set -e
 echo "$1" >/proc/sys/kernel/hostname
 mount --bind "$2" "$3"
@@ -55,7 +55,7 @@ struct Hosts {
     namespaces: Vec<String>,
     /// Directory with the state of all hosts, in one subdirectory per host.
     state: PathBuf,
-    /// Path at which each host finds its own state.
+    /// Mount point of the host's state, the same on all hosts.
     own: PathBuf,
     names: PathBuf,
     config: PathBuf,
@@ -64,7 +64,7 @@ struct Hosts {
 /// A running cluster. Its daemons are killed on drop.
 pub(super) struct Cluster {
     hosts: Hosts,
-    /// The daemons, in the order in which they are stopped.
+    /// The daemons, in shutdown order.
     daemons: Vec<Process>,
 }
 

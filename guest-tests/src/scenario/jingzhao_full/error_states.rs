@@ -19,8 +19,8 @@ use crate::vm::Vm;
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// Checks that requests announced by a doorbell in SQE are flushed, and that requests announced after the return to RTS
-/// are executed.
+/// Checks that requests whose doorbell is rung in SQE are flushed, and that requests whose doorbell is rung after the
+/// return to RTS are executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -59,8 +59,8 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// Checks that 2ERR completes all announced sends and then the posted receives, in order, and that ERR2RST completes
-/// nothing.
+/// Checks that 2ERR flushes the posted sends and then the posted receives, in order, and that ERR2RST generates no
+/// completions.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, service).await?;

@@ -104,7 +104,7 @@ async fn receive_bad_key(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that requests posted in ERR are also flushed, including receive requests, which no doorbell announces. After
+/// Checks that requests posted in ERR are also flushed, including receive requests, which have no doorbell. After
 /// RESET, both queues must start at their first slot (section 10.5).
 async fn flush_and_reset(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;

@@ -10,7 +10,7 @@ use crate::scenario::nic::roce::DEVICE;
 use crate::scenario::nic::station::Station;
 use crate::tools::{Exchange, Ready};
 
-/// Port on which servers wait for their clients.
+/// TCP port of the ping-pong servers.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
