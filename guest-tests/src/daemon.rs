@@ -49,7 +49,7 @@ impl Interface {
         }
     }
 
-    /// Returns the interface's options in a configuration: `options`, and those that the interface implies.
+    /// Returns `options` merged with the options that the interface implies.
     fn options(self, options: &Value) -> Value {
         let mut options = options.clone();
         if let (Self::ConnectxIb, Value::Object(all)) = (self, &mut options) {

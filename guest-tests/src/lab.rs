@@ -58,7 +58,7 @@ pub struct Lab {
     given: Vec<String>,
 }
 
-/// Properties of one guest in a scenario, apart from those that all guests share.
+/// Settings for one guest in a scenario. Settings for all guests are in [`Lab`].
 #[derive(Clone, Debug, Default)]
 pub struct Guest<'a> {
     /// Name, such as `a`.

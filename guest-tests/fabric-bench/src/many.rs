@@ -26,7 +26,7 @@ const MOST: usize = 64;
 const MESSAGES: u32 = 100_000;
 const RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 7 };
 const DEPTH: u32 = 64;
-/// Duration of the measurement of idle daemons.
+/// How long to measure idle daemons.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// How HCAs are distributed across processes.

@@ -108,7 +108,8 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Generates and compiles the code for Netlink families and the library that it calls. Returns the object files.
+    /// Generates and compiles the code for Netlink families, and compiles its runtime library. Returns the object
+    /// files.
     fn netlink_objects(&self, families: &[&str], folder: &Path) -> Result<Vec<PathBuf>> {
         if families.is_empty() {
             return Ok(Vec::new());

@@ -168,7 +168,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
             return fs::write("/proc/sysrq-trigger", "c").context("cannot crash the kernel");
         }
     };
-    // SAFETY: neither call accesses memory. Data that is not yet on disk after sync may be lost.
+    // SAFETY: neither call accesses memory. Losing data that sync has not written is acceptable.
     let result = unsafe {
         libc::sync();
         libc::reboot(how)

@@ -13,7 +13,7 @@ use crate::vfio::{Arena, Bar, Device, PAGE};
 
 /// Time limit for a command, the same as in `mlx5_core`.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of input or output bytes that the slot itself holds.
+/// Number of input or output bytes stored in the slot itself.
 const INLINE: usize = 16;
 /// Number of data bytes in a mailbox block.
 const BLOCK_DATA: usize = 512;

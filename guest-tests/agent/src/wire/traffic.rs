@@ -60,7 +60,7 @@ impl Scatter {
         })
     }
 
-    /// Returns the number of bytes that a message of `len` bytes spans in its slot, gaps included.
+    /// Returns the number of bytes that a message of `len` bytes occupies in its slot, including gaps.
     pub fn span(self, len: u32) -> u64 {
         u64::from(len) + u64::from(self.gap) * u64::from(self.pieces.max(1) - 1)
     }

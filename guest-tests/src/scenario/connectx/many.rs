@@ -21,11 +21,11 @@ const HCA: Device = Device::Connectx;
 const CARDS: u16 = 8;
 /// Card numbers of guest `b`.
 const PEERS: [u16; 2] = [CARDS + 1, CARDS + 2];
-/// Number of the bond's network. Each card of guest `a` has its own network, whose number is that of the card.
+/// Number of the bond's network. Each card of guest `a` has its own network with the same number as the card.
 const BOND: u16 = 100;
 /// Prefix of the addresses that the DHCP server assigns.
 const DHCP: &str = "10.83.0";
-/// Time limit for a program or a change of state in emulated guests.
+/// Time limit for a program or a state change in emulated guests.
 const LIMIT: Duration = Duration::from_secs(90);
 /// Number of echo requests during a failover, and the minimum number of replies. The bond polls its links ten times a
 /// second.

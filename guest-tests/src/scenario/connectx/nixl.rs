@@ -25,10 +25,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 const FOLDER: &str = "/mnt";
 const PROGRAM: &str = include_str!("../../../guest/nixl_transfer.py");
 
-/// Minimum number of bytes that the program transfers in each direction. Two transfers in each direction are 64 MiB
-/// long.
+/// Minimum number of bytes transferred in each direction. Two of the transfers in each direction are 64 MiB long.
 const BYTES: u64 = 128 << 20;
-/// Number of transfers that the program performs: five in each direction.
+/// Number of transfers, five in each direction.
 const TRANSFERS: usize = 10;
 
 /// Number of bytes that NIXL's example writes from one agent to the other.

@@ -28,7 +28,7 @@ const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma
 /// Number of CPUs. Each CPU has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
-/// Path of the counter of resets that the first device's driver has requested.
+/// Counter for resets requested by the first device's driver.
 const RESETS: &str = "/frontend/connectx/resets";
 /// Memory for the kernel that runs after a panic, in MiB.
 const CRASH_MEMORY_MIB: u32 = 448;
