@@ -1,5 +1,5 @@
 //! NIXL, NVIDIA's transfer library for inference servers. Debian does not package it. The lab fetches its wheel, which
-//! includes UCX, from the Python package index that the machine's pip uses.
+//! includes UCX, from the Python package index that this machine's pip uses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
