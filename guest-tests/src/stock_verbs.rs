@@ -143,7 +143,7 @@ impl StockVerbs {
     /// Starts the program in a guest that has a root file system, and opens a device.
     ///
     /// # Errors
-    /// The device does not exist, or the program does not start.
+    /// Fails if the device does not exist, or the program does not start.
     pub async fn open(vm: &mut Vm, device: &str) -> Result<(Self, Port)> {
         let verbs = Self { program: LineProgram::start(vm, PROGRAM).await? };
         let port = verbs.ask_within(START_TIMEOUT, vm, "open", json!({ "device": device })).await?;
@@ -153,7 +153,7 @@ impl StockVerbs {
     /// Registers a file of `len` bytes, which is created if it does not exist.
     ///
     /// # Errors
-    /// The kernel rejects the registration.
+    /// Fails if the kernel rejects the registration.
     pub async fn region(&self, vm: &mut Vm, path: &str, len: u64) -> Result<FileRegion> {
         self.ask(vm, "region", json!({ "path": path, "len": len })).await
     }
@@ -161,7 +161,7 @@ impl StockVerbs {
     /// Deregisters the memory of a file.
     ///
     /// # Errors
-    /// The kernel rejects the request.
+    /// Fails if the kernel rejects the request.
     pub async fn deregister(&self, vm: &mut Vm, region: FileRegion) -> Result<()> {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
@@ -169,7 +169,7 @@ impl StockVerbs {
     /// Creates a window over the whole region with remote write access, and binds it through a queue pair in RTS.
     ///
     /// # Errors
-    /// The kernel rejects the window, or the bind operation fails.
+    /// Fails if the kernel rejects the window, or the bind operation fails.
     pub async fn window(&self, vm: &mut Vm, qp: StockQp, region: FileRegion) -> Result<StockWindow> {
         self.ask(vm, "window", json!({ "qp": qp.id, "region": region.id })).await
     }
@@ -177,7 +177,7 @@ impl StockVerbs {
     /// Invalidates a window through a queue pair.
     ///
     /// # Errors
-    /// The request fails.
+    /// Fails if the request fails.
     pub async fn unbind(&self, vm: &mut Vm, qp: StockQp, window: StockWindow) -> Result<()> {
         self.ask(vm, "unbind", json!({ "qp": qp.id, "window": window.id })).await
     }
@@ -185,7 +185,7 @@ impl StockVerbs {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// The kernel rejects the queue pair.
+    /// Fails if the kernel rejects the queue pair.
     pub async fn queue_pair(&self, vm: &mut Vm, service: Service) -> Result<StockQp> {
         self.queue_pair_with(vm, service, None).await
     }
@@ -193,7 +193,7 @@ impl StockVerbs {
     /// Creates a queue pair in RESET, optionally with the given completion queue capacity.
     ///
     /// # Errors
-    /// The kernel rejects the queue pair.
+    /// Fails if the kernel rejects the queue pair.
     pub async fn queue_pair_with(
         &self,
         vm: &mut Vm,
@@ -206,7 +206,7 @@ impl StockVerbs {
     /// Moves a queue pair from RESET to RTS.
     ///
     /// # Errors
-    /// The kernel rejects a transition.
+    /// Fails if the kernel rejects a transition.
     pub async fn connect(&self, vm: &mut Vm, qp: StockQp, connect: &StockConnect) -> Result<()> {
         let mut arguments = serde_json::to_value(connect)?;
         arguments["qp"] = qp.id.into();
@@ -216,7 +216,7 @@ impl StockVerbs {
     /// Creates an address handle for a peer.
     ///
     /// # Errors
-    /// The kernel rejects the address handle.
+    /// Fails if the kernel rejects the address handle.
     pub async fn address(&self, vm: &mut Vm, peer: &StockPath) -> Result<StockAh> {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
@@ -224,7 +224,7 @@ impl StockVerbs {
     /// Returns the path migration state of a queue pair as a value of `ibv_mig_state`.
     ///
     /// # Errors
-    /// The kernel rejects the query.
+    /// Fails if the kernel rejects the query.
     pub async fn migration(&self, vm: &mut Vm, qp: StockQp) -> Result<u32> {
         self.ask(vm, "migration", json!({ "qp": qp.id })).await
     }
@@ -232,7 +232,7 @@ impl StockVerbs {
     /// Attaches a queue pair to a multicast group. The program must not have other queue pairs.
     ///
     /// # Errors
-    /// The kernel rejects the request.
+    /// Fails if the kernel rejects the request.
     pub async fn join(&self, vm: &mut Vm, qp: StockQp, gid: &str) -> Result<()> {
         self.ask(vm, "join", json!({ "qp": qp.id, "gid": gid })).await
     }
@@ -240,7 +240,7 @@ impl StockVerbs {
     /// Posts receive requests.
     ///
     /// # Errors
-    /// The queue is full.
+    /// Fails if the queue is full.
     pub async fn post_recv(&self, vm: &mut Vm, qp: StockQp, lists: &[Vec<StockSge>]) -> Result<()> {
         self.ask(vm, "post_recv", json!({ "qp": qp.id, "lists": lists })).await
     }
@@ -248,7 +248,7 @@ impl StockVerbs {
     /// Posts send requests.
     ///
     /// # Errors
-    /// The queue is full.
+    /// Fails if the queue is full.
     pub async fn post_send(&self, vm: &mut Vm, qp: StockQp, requests: &[StockSend]) -> Result<()> {
         self.ask(vm, "post_send", json!({ "qp": qp.id, "requests": requests })).await
     }
@@ -256,7 +256,7 @@ impl StockVerbs {
     /// Waits for completions. Returns fewer than `count` if the time limit expires.
     ///
     /// # Errors
-    /// The queue cannot be polled.
+    /// Fails if the queue cannot be polled.
     pub async fn poll(
         &self,
         vm: &mut Vm,
@@ -273,7 +273,7 @@ impl StockVerbs {
     /// most `limit` for the first event.
     ///
     /// # Errors
-    /// The events cannot be read.
+    /// Fails if the events cannot be read.
     pub async fn events(&self, vm: &mut Vm, limit: Duration) -> Result<Vec<u32>> {
         let timeout_ms = u64::try_from(limit.as_millis())?;
         self.ask_within(limit + TIMEOUT, vm, "events", json!({ "timeout_ms": timeout_ms })).await
@@ -282,7 +282,7 @@ impl StockVerbs {
     /// Destroys a queue pair.
     ///
     /// # Errors
-    /// The kernel rejects the request.
+    /// Fails if the kernel rejects the request.
     pub async fn destroy(&self, vm: &mut Vm, qp: StockQp) -> Result<()> {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
     }
@@ -290,7 +290,7 @@ impl StockVerbs {
     /// Stops the program, which destroys all its objects.
     ///
     /// # Errors
-    /// The program does not exit.
+    /// Fails if the program does not exit.
     pub async fn close(self, vm: &mut Vm) -> Result<()> {
         self.program.close(TIMEOUT, vm).await
     }

@@ -199,7 +199,7 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
 /// Waits until a program exits by itself if `will_exit` is set. Otherwise kills it.
 ///
 /// # Errors
-/// The program does not exit in time.
+/// Fails if the program does not exit in time.
 pub async fn stop_after(vm: &mut Vm, program: ProgramId, will_exit: bool) -> Result<ProgramEnd> {
     if will_exit { wait(vm, program, END_TIMEOUT).await } else { stop(vm, program).await }
 }

@@ -1,4 +1,5 @@
-//! Examples of the fixture. They boot guests, so only the step `73-fixtures` of `ci/test` runs them.
+//! Example tests that use the fixture. They boot guests, so only the step `73-fixtures` of `ci/test`
+//! runs them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 

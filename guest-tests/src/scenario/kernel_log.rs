@@ -8,8 +8,7 @@ use crate::vm::Vm;
 /// Log level of warnings. Lower levels are more severe.
 const WARNING: u8 = 4;
 
-/// Substrings of warnings that only report that the guest did not get enough CPU time. An emulated guest on a busy host
-/// can log them at any time.
+/// Substrings of warnings that only show a lack of CPU time. An emulated guest on a busy host can log them at any time.
 const BUSY_HOST: &[&str] = &["hrtimer: interrupt took", "hogged CPU for"];
 
 /// Returns the kernel messages at warning level or above, except those that only report a busy host.

@@ -234,7 +234,7 @@ async fn copies(user: &User, folder: &Path) -> Result<()> {
     user.run(&["cp", "x", "y"]).await?.failed(&["both paths are on the host"])
 }
 
-/// Writes the source of a user's module that prints `number` when it is loaded.
+/// Writes the source of an out-of-tree module that prints `number` when it is loaded.
 fn own_module(folder: &Path, number: u32) -> Result<()> {
     let code = format!(
         "#include <linux/module.h>\n\

@@ -14,7 +14,7 @@ const PAGE_KIB: u64 = 4;
 /// Smallest median loss per batch, in KiB, that is reported as a leak.
 const LEAK_KIB: i64 = 1 << 10;
 
-/// A command that is repeated in batches.
+/// A command to repeat in batches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycles<'a> {
     /// Shell commands for one repetition, without a trailing newline.

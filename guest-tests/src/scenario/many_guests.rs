@@ -70,9 +70,9 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 
 struct Host<'a> {
     site: Site<'a>,
-    /// All guests and daemons. An entry is `None` while the member communicates.
+    /// All guests and daemons. An entry is `None` while the member exchanges messages.
     members: Vec<Option<Member>>,
-    /// Processes and resource usage of each member before the traffic.
+    /// Processes and resource usage of each member before the traffic starts.
     begun: Vec<Usage>,
     killed: BTreeSet<usize>,
     messages: u64,

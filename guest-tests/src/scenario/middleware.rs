@@ -21,7 +21,7 @@ const PINGPONGS: usize = 2;
 
 /// Number of MPI ranks in each guest.
 const RANKS: usize = 2;
-/// Number of MPI ranks in both guests.
+/// Total number of MPI ranks.
 pub(super) const ALL_RANKS: usize = 2 * RANKS;
 
 const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
@@ -52,7 +52,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Runs `ucx_perftest` over one of UCX's transports. `gid` is the kind of GID to use on a RoCE device.
+    /// Runs `ucx_perftest` over one of UCX's transports. `gid` selects the type of GID on a RoCE device.
     pub(super) async fn ucx(&mut self, transport: &str, gid: Option<Gid>, test: &str) -> Result<()> {
         let device = self.device;
         let mut settings = [String::new(), String::new()];

@@ -1,4 +1,4 @@
-//! Six endpoints that share only the fabric. They use `ib_mthca`, a JingZhao HCA, `irdma` on an E810, `mlx5_ib` on a
+//! Interoperability of six endpoints on one fabric: `ib_mthca`, a JingZhao HCA, `irdma` on an E810, `mlx5_ib` on a
 //! ConnectX with an InfiniBand port, `mlx5_ib` on a ConnectX with an Ethernet port, and soft-RoCE on an ordinary NIC.
 //! Each pair communicates over every service that both support, and every byte is checked at both ends.
 

@@ -74,10 +74,10 @@ pub struct Scenario {
     pub name: &'static str,
     /// Description that fits on one line.
     pub about: &'static str,
-    /// Whether the scenario's guests are a pair with one HCA each.
+    /// Whether the scenario runs on a pair of guests with one HCA each.
     pair: bool,
-    /// Whether the scenario must run alone. This is the case if it measures times or rates, or relies on fixed delays,
-    /// because other load would change its results.
+    /// Whether the scenario must run alone, because other load would distort its measurements or break its fixed
+    /// delays.
     alone: bool,
     run: Run,
 }

@@ -13,8 +13,8 @@ pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 
-/// Driver violations that occur when a program reuses a doorbell record page on which no queues were left (mthca
-/// interface, section 12, T55).
+/// Driver violations that occur when a program reuses a doorbell record page after destroying all queues on it
+/// (mthca interface, section 12, T55).
 pub(crate) const DOORBELL_RECORD_REMAPS: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",

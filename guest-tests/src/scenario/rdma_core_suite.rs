@@ -1,5 +1,5 @@
-//! Runs rdma-core's device tests in a guest. Unlike with rdma-core's own test runner, each test runs in a separate
-//! process. The results are compared with the known results for a driver.
+//! Runs rdma-core's device tests in a guest, and compares the results with the known results for a driver. Unlike in
+//! rdma-core's own test runner, each test runs in a separate process.
 
 use std::fs::File;
 use std::io::Write as _;

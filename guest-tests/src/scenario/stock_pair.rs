@@ -266,7 +266,7 @@ impl StockNode {
         }
     }
 
-    /// Returns how a peer addresses the port.
+    /// Returns the address at which a peer reaches the port.
     pub(super) fn peer_address(&self) -> PeerAddress {
         self.gid.map_or(PeerAddress::Lid(self.id), PeerAddress::Gid)
     }

@@ -55,7 +55,7 @@ const MINUTES: u64 = 5;
 /// Additional time to finish disturbances in progress and, on a slow host, to reach those that have not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Maximum number of times to read the daemons' resources while waiting for two successive readings to agree.
+/// Maximum number of readings of the daemons' resources while waiting for two successive readings to agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit for the daemons to release resources on a slow host.

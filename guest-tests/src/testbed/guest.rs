@@ -89,7 +89,7 @@ impl RunningGuest {
     /// Checks that the agent responds.
     ///
     /// # Errors
-    /// The agent does not respond within [`ANSWER_TIMEOUT`], or QEMU has exited.
+    /// Fails if the agent does not respond within [`ANSWER_TIMEOUT`], or QEMU has exited.
     pub(super) async fn check(&self) -> Result<(), Unresponsive> {
         let ping = async {
             let mut vm = self.vm.lock().await;
@@ -120,7 +120,7 @@ impl RunningGuest {
     /// Returns all kernel messages.
     ///
     /// # Errors
-    /// The guest does not respond.
+    /// Fails if the guest does not respond.
     pub(super) async fn messages(&self) -> Result<Vec<String>> {
         self.check().await?;
         Ok(self.vm.lock().await.call(Dmesg { level: None }).await?.lines)
@@ -135,7 +135,7 @@ impl RunningGuest {
     /// Shuts the daemon down cleanly, with SIGTERM.
     ///
     /// # Errors
-    /// The daemon does not exit or exits with an error, or the driver has violated strict rules.
+    /// Fails if the daemon does not exit or exits with an error, or the driver has violated strict rules.
     pub(super) async fn stop_daemon(&self) -> Result<()> {
         match self.daemon.lock().await.take() {
             Some(daemon) => daemon.stop().await,

@@ -19,7 +19,7 @@ use crate::vm::Vm;
 const ROOT_TAG: &str = "root";
 /// Mount tag of the writable directory.
 const WRITABLE_TAG: &str = "writable";
-/// Directories on which guests mount file systems of their own.
+/// Directories on which guests mount their own file systems.
 const OWN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
 /// The host's root file system as the root of a testbed's guests.

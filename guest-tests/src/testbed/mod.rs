@@ -1,4 +1,4 @@
-//! Guests for users' own tests. One command boots them, and others use and stop them.
+//! Testbeds: guests that users boot, use and stop with separate commands.
 //!
 //! # Processes
 //! `guest-lab up` fetches missing components and performs all checks that are possible before booting. It then starts a
@@ -138,8 +138,8 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// The network of a guest cannot be impaired, the fabric does not support a guest's device, or the guests cannot
-    /// run the template's services or this machine's programs.
+    /// Fails if the network of a guest cannot be impaired, the fabric does not support a guest's device, or the guests
+    /// cannot run the template's services or this machine's programs.
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.choice.template().is_none() || self.host_root.is_none(),

@@ -1,5 +1,4 @@
-//! Guests of one testbed on several hosts. Each `guest-lab node` boots one guest, and all of them know the host of each
-//! guest.
+//! One testbed across several hosts. Each `guest-lab node` boots one guest and is given the hosts of all guests.
 //!
 //! The guests' devices are peers on the `udp` fabric. Their Ethernet uses the same fabric: the NIC of each guest is
 //! connected to the guest's own device, which forwards its frames.
@@ -42,10 +41,10 @@ pub(super) struct Node {
 }
 
 impl NodeArgs {
-    /// Returns the guest that the arguments or the environment describe.
+    /// Returns the guest described by the arguments or, without a rank, by the environment.
     ///
     /// # Errors
-    /// Both are incomplete, or the testbed is too large.
+    /// Fails if the description is incomplete, or if the testbed is too large.
     pub(super) fn node(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Node> {
         let port = self.port;
         let node = match self.rank {
@@ -93,7 +92,7 @@ impl Node {
     /// Returns the settings of this guest's device. `nic` is the address of the guest's NIC.
     ///
     /// # Errors
-    /// The name of a host has no IPv4 address.
+    /// Fails if the name of a host has no IPv4 address.
     pub(super) async fn device(&self, nic: SocketAddr) -> Result<HcaSpec> {
         let mut peers = vec![Peer { addr: nic, leaf: true, id: None }];
         for (rank, host) in self.hosts.iter().enumerate().filter(|(rank, _)| *rank != usize::from(self.rank))
@@ -115,9 +114,9 @@ impl Node {
     /// Returns the address of a host. The system's resolver is used, because Slurm also uses it.
     ///
     /// # Errors
-    /// The name has no IPv4 address.
+    /// Fails if the name has no IPv4 address.
     pub(super) async fn ip_of(&self, host: &str) -> Result<Ipv4Addr> {
-        // Frames to the own host's name may come from another of its addresses.
+        // Use the loopback address, because frames sent to this host's name may arrive from another of its addresses.
         if self.hosts.get(usize::from(self.rank)).is_some_and(|own| own == host) {
             return Ok(Ipv4Addr::LOCALHOST);
         }

@@ -157,7 +157,7 @@ pub struct GuestDescription {
 /// Writes a message as one line.
 ///
 /// # Errors
-/// The other end has disconnected.
+/// Fails if the other end has disconnected.
 pub async fn send(output: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
@@ -167,7 +167,7 @@ pub async fn send(output: &mut (impl AsyncWrite + Unpin), message: &impl Seriali
 /// Reads a message from one line. Returns `None` at the end of the input.
 ///
 /// # Errors
-/// The line is too long or invalid.
+/// Fails if the line is too long or invalid.
 pub async fn receive<T: DeserializeOwned>(input: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<T>> {
     let mut line = Vec::new();
     input.take(LONGEST_LINE).read_until(b'\n', &mut line).await?;

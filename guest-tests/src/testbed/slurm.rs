@@ -22,7 +22,7 @@ impl Task {
     /// Returns the task that an environment describes, or `None` outside a job step.
     ///
     /// # Errors
-    /// The environment is incomplete, or Slurm has not assigned consecutive ranks to each host.
+    /// Fails if the environment is incomplete, or Slurm has not assigned consecutive ranks to each host.
     pub(super) fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let Some(rank) = variable("SLURM_PROCID") else { return Ok(None) };
         let rank: u8 =
@@ -60,7 +60,8 @@ impl Task {
         );
         let own =
             hosts.get(usize::from(rank)).with_context(|| format!("rank {rank} of {size} does not exist"))?;
-        // The environment does not contain the distribution of the ranks, but this task's own host must match.
+        // The environment does not describe how ranks are distributed, but the result must match this task's own
+        // host.
         let node = variable("SLURM_NODEID").and_then(|number| nodes.get(number.parse::<usize>().ok()?));
         ensure!(
             node.is_none_or(|node| node == own),
@@ -92,7 +93,7 @@ fn hosts(list: &str) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Expands one pattern, such as `n[01-03]`. All combinations of several ranges are returned, the last range first.
+/// Expands one pattern, such as `n[01-03]`. If there are several ranges, the last one varies fastest.
 fn expand(pattern: &str) -> Result<Vec<String>> {
     let Some((before, rest)) = pattern.split_once('[') else { return Ok(vec![pattern.to_owned()]) };
     let (ranges, after) =
@@ -112,7 +113,7 @@ fn expand(pattern: &str) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Expands numbers of tasks such as `2(x3),1`, which means 2, 2, 2 and 1.
+/// Expands task counts such as `2(x3),1`, which means 2, 2, 2 and 1.
 fn counts(list: &str) -> Result<Vec<usize>> {
     let mut all = Vec::new();
     for part in list.split(',') {

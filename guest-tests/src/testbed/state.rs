@@ -23,7 +23,7 @@ impl States {
     /// Finds or creates the parent directory.
     ///
     /// # Errors
-    /// The directory cannot be created, belongs to another user, or is writable by other users.
+    /// Fails if the directory cannot be created, belongs to another user, or is writable by other users.
     pub(super) fn open() -> Result<Self> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user = rustix::process::getuid().as_raw();
@@ -58,7 +58,7 @@ impl States {
     /// Creates the directory of a new testbed.
     ///
     /// # Errors
-    /// A testbed with this name already exists.
+    /// Fails if a testbed with this name already exists.
     pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
         let _lock = self.lock()?;
         let folder = self.0.join(name.as_str());
@@ -82,7 +82,7 @@ impl States {
     /// running.
     ///
     /// # Errors
-    /// Directories cannot be read or removed.
+    /// Fails if directories cannot be read or removed.
     pub(super) fn running(&self) -> Result<Vec<TestbedName>> {
         let _lock = self.lock()?;
         let mut names = Vec::new();
@@ -101,7 +101,7 @@ impl States {
     /// Returns the path of a testbed's socket.
     ///
     /// # Errors
-    /// The testbed does not exist.
+    /// Fails if the testbed does not exist.
     pub(super) fn socket(&self, name: &TestbedName) -> Result<PathBuf> {
         let running = self.running()?;
         if !running.contains(name) {

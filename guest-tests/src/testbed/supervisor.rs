@@ -141,7 +141,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Remove the state before sending the reply, because the client may reuse the name at once.
+    // Remove the state before sending the reply, because the client may reuse the name immediately.
     drop(run);
     drop::<State>(state);
     if let Some(stop_request) = stop_request {

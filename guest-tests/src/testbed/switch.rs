@@ -31,7 +31,7 @@ impl Switch {
     /// Starts a switch for the NICs that receive frames at these UDP addresses.
     ///
     /// # Errors
-    /// No ports are free.
+    /// Fails if no ports are free.
     pub(super) async fn start(nics: &[SocketAddr]) -> Result<Self> {
         let mut sockets = Vec::new();
         for &nic in nics {

@@ -1,10 +1,8 @@
-//! QP contexts in memory that a guest has mapped for the device. The guest observes states and PSNs in them while the
-//! device processes requests.
+//! QP contexts in guest memory, which the device updates while it processes requests.
 //!
 //! # Spec
 //! JingZhao interface, section 4.3: the device writes back the state, the next PSN to send, the oldest unacknowledged
-//! PSN and the next expected PSN. It may write them back shortly after a completion, so the cases wait for the expected
-//! values.
+//! PSN and the next expected PSN. It may do so shortly after a completion, so the cases wait for the expected values.
 
 use std::time::Duration;
 
@@ -56,7 +54,7 @@ async fn read(vm: &mut Vm, end: &End) -> Result<Live> {
     live().with_context(|| format!("a context of {} bytes", bytes.len()))
 }
 
-/// Reads the context until it has the expected content.
+/// Polls the context until it has the expected content.
 async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
     let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
     loop {
@@ -72,7 +70,7 @@ async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
     }
 }
 
-/// Moves a QP through all states that software can select, with traffic in between, and checks its context in each.
+/// Moves a QP through every state that a driver can request, with traffic in between, and checks its context in each.
 async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     const MESSAGES: u32 = 5;
     let attributes = Attributes { psn: [0xff_fffe, 0x10], qkey: 7, ..Attributes::default() };
@@ -96,7 +94,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
 
     let datagram = (service == Service::Ud).then(|| Datagram { qpn: at_b.qp.qpn, ..Datagram::default() });
     let room = region(b, 40, 0).await?;
-    // The messages are empty. Each list has a single element, which receives the network header of a datagram.
+    // The messages are empty. The one scatter element is for the network header of a datagram.
     let receives = vec![vec![room.sge(0, 40)]; MESSAGES as usize];
     b.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
     let requests = vec![SendRequest { datagram, ..SendRequest::default() }; MESSAGES as usize];

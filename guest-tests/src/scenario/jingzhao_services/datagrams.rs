@@ -1,5 +1,5 @@
-//! UD datagrams: their destinations and data, and the reasons for dropping them. Section numbers and J-46 refer to the
-//! JingZhao interface.
+//! UD datagrams: addressing, payload, and the conditions under which they are dropped. Section numbers and J-46 refer
+//! to the JingZhao interface.
 
 use agent::wire::{
     Changes, Cqe, CreateCq, CreateQp, Datagram, Hex, Path, Peek, Poll, PostRecv, SendOp, SendRequest,
@@ -133,8 +133,7 @@ impl Link {
         if self.header() > 0 { self.expect_header(pair, len).await } else { Ok(()) }
     }
 
-    /// Checks the header area of a datagram. Its first 20 bytes are undefined, and its last 20 bytes contain the IPv4
-    /// header.
+    /// Checks the header area of a datagram: 20 undefined bytes, then the IPv4 header.
     async fn expect_header(&self, pair: &mut Pair, len: u32) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let (mr, off) = (self.buffers.sink.id, self.buffers.remote().va - self.buffers.sink.addr);
@@ -223,7 +222,7 @@ async fn several(pair: &mut Pair) -> Result<()> {
         link.send(pair, SendOp::SendImm, 500, to).await?;
         link.expect_arrival(pair, SendOp::SendImm, 500, *end).await?;
     }
-    // Two queue pairs of the same HCA can also communicate. The destination is then the HCA's own address.
+    // A QP can also send to another QP of the same HCA, using the HCA's own LID.
     let own = Path { dlid: Some(2), ..Path::default() };
     let [first, second] = others[..] else { anyhow::bail!("expected two queue pairs") };
     first.ready_to_send(&mut pair.b.vm, &attributes(), 1).await?;

@@ -1,4 +1,4 @@
-//! Effects of packet loss on operations that must not execute twice.
+//! Packet loss: atomics execute exactly once, and UC messages arrive whole or not at all.
 
 use agent::wire::{Data, Fill, PostRecv, SendOp, SendRequest, Verify};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -28,7 +28,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UC under loss: messages arrive complete and in order", hint, lossy_messages(pair)).await
 }
 
-/// Returns attributes with a short timeout, so that lost packets are retransmitted quickly.
+/// Returns attributes with a short timeout, to speed up retransmission.
 fn impatient() -> Attributes {
     // The timeout is 4.2 ms. Seven retries are enough for the expected losses.
     Attributes { timeout: 10, retry: 7, ..Attributes::default() }
@@ -111,7 +111,7 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message causes no completion, and that the next message uses its receive request (section
+/// Checks that an incomplete message does not complete, and that the next message uses its receive request (section
 /// 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
@@ -140,8 +140,8 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.destroy(pair).await
 }
 
-/// Sends numbered messages of five packets each under loss, and checks the messages that arrive. The immediate data of
-/// a message holds its number.
+/// Sends numbered messages of five packets each under loss, and checks those that arrive. The immediate data holds the
+/// message number.
 async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     const MESSAGES: u32 = 60;

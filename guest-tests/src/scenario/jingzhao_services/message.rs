@@ -1,4 +1,4 @@
-//! Buffers for messages over unreliable services, and checks of their contents.
+//! Source and destination buffers for messages over unreliable services.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};
@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use crate::scenario::connection::{destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Number of guard bytes before and after a message. Guard bytes must stay unchanged.
+/// Number of guard bytes before and after a message. They must stay unchanged.
 const GUARD: u64 = 64;
-/// Seed of the receiver's buffer content before a message arrives.
+/// Seed of the destination buffer's content before a message arrives.
 const UNTOUCHED: u64 = 0x756e_746f_7563_6800;
 
-/// A buffer at each end. Successive messages use the same buffers.
+/// Source and destination buffers, reused for successive messages.
 #[derive(Debug)]
 pub(super) struct Buffers {
     direction: Direction,

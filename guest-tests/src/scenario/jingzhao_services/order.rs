@@ -1,4 +1,4 @@
-//! Ordering: fences, and the limit on outstanding READs and atomics.
+//! Ordering: fences and the limit on outstanding READs and atomics.
 
 use agent::wire::{Data, Fill, MrInfo, PostRecv, SendOp, SendRequest, Verify};
 use anyhow::{Result, ensure};

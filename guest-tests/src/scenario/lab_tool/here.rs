@@ -1,4 +1,4 @@
-//! Tests `guest-lab here` with programs from this machine. The machine must have a C compiler, `libibverbs-dev`,
+//! Tests `guest-lab here`, which runs this machine's programs in guests. Requires a C compiler, `libibverbs-dev`,
 //! `ibverbs-providers` and `ibverbs-utils`.
 
 use std::fs;
@@ -20,8 +20,8 @@ const HELLO: &str = include_str!("../../../examples/here/hello.c");
 /// Time limit for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);
 
-/// Prints what is visible to a command: user, directory, environment, files, compiler, Python environment and input.
-/// Also changes files. The changes must not reach this machine.
+/// Prints the user, directory, environment, files, compiler, Python environment and input of a command. Also
+/// modifies files, which must not affect this machine.
 const SEEN: &str = r#"#!/bin/sh -e
 id -u; id -g; id -G
 pwd
@@ -37,7 +37,7 @@ echo opened > /dev/stdout
 exit 3
 "#;
 
-/// Sends verified messages from guest `b` to guest `a`. Guest `b` retries until guest `a` is listening.
+/// Ping-pong with content checks. Guest `b` retries until guest `a` is listening.
 const PING_PONG: &str = r#"#!/bin/sh -e
 set -- -c -n 100 -d "$HCAD_RDMA_DEVICE"
 case $HCAD_GUEST in

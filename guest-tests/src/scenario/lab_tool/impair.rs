@@ -15,15 +15,15 @@ use crate::report::Report;
 const PERMANENT: [&str; 5] = ["lossy", "slow", "reordering", "congested", "corrupting"];
 /// Number of log lines to compare when random impairments are repeated with the same seed.
 const COMPARED: usize = 8;
-/// Time limit for these lines to appear, and for a partition to begin or end.
+/// Time limit for these lines to appear.
 const EPISODES: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Verified messages from guest `b` to guest `a`, whose server starts first.
+/// Ping-pong with content checks. It is the server in guest `a`, and the client if a server address is appended.
 const PING_PONG: &str = "ibv_rc_pingpong -d $HCAD_RDMA_DEVICE -c -n 500";
 
-/// Waits until the other guest's RDMA address stops answering, and then until it answers again. Then waits until the
-/// link has gone down at least once.
+/// Waits until guest `a` cannot be reached over RDMA, and then until it can again. Then waits until the link has
+/// gone down at least once.
 const LOST_AND_BACK: &str = r#"
 answers() { ping -c 1 -W 1 "$HCAD_RDMA_IP_A" >/dev/null; }
 until answers; do sleep 0.1; done
@@ -114,7 +114,7 @@ async fn random(user: &User, folder: &Path) -> Result<()> {
     user.run(&["here", "mthca", "--no-check", "--impair", "lossy", "--", "true"]).await?.succeeded()
 }
 
-/// Returns the impairment of a testbed and the first lines of its log, without times.
+/// Returns a testbed's impairment and the first lines of the impairment log, without timestamps.
 async fn episodes(description: &[u8]) -> Result<(String, Vec<String>)> {
     let testbed: Value = serde_json::from_slice(description)
         .with_context(|| String::from_utf8_lossy(description).into_owned())?;

@@ -70,7 +70,7 @@ impl User {
         Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
     }
 
-    /// Returns the same user, but with guests that stop when this program exits, so that failed cases leave nothing
+    /// Returns the same user, but with guests that stop when this program exits, so that a failed case leaves none
     /// behind.
     pub(super) fn bound(&self) -> Self {
         let own = format!("--for-pid={}", std::process::id());

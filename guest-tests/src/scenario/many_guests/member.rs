@@ -15,7 +15,7 @@ use crate::vm::{Image, Vm};
 
 const MEMORY_MIB: u32 = 256;
 
-/// Lab, run directory and image with which all guests are started.
+/// The lab, run directory and image that all guests share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) lab: &'a Lab,

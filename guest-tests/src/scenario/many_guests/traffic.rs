@@ -22,7 +22,7 @@ const SLOTS: u32 = 16;
 const LEN: u32 = 20_011;
 const STRIDE: u64 = 20_480;
 const AREA: u64 = SLOTS as u64 * STRIDE;
-/// Length of a member's region: an area for the flow that it sends, and one for each flow that it receives.
+/// Length of a member's region: one area to send from, and one for each flow that it receives.
 pub(super) const REGION: u64 = AREA * (SENDERS as u64 + 1);
 /// ACK timeout code (537 ms). With 7 retries, a lost peer is reported after four seconds.
 const ACK_TIMEOUT: u8 = 17;

@@ -1,4 +1,4 @@
-//! Port counters, as read by guest software and by the host's operator.
+//! Compares the port counters that guests read with those that `hcactl` reads on the host.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to read stable counters. At first, the counters still change, because the kernels are
-/// leaving multicast groups.
+/// Maximum number of attempts to read stable counters. They still change at first, while the kernels leave multicast
+/// groups.
 const ATTEMPTS: usize = 20;
 
 /// Counter values, each with the counter's name in `perfquery`.

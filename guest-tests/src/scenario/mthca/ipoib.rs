@@ -185,12 +185,12 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let peer = address(&pair.b);
     let server = format!("iperf3 -s -1 -B {peer}");
     let client = format!("iperf3 -c {peer} -n 20M -J");
-    // The readiness check also detects this server, although the server listens on only one address.
+    // `Ready::Tcp` also detects a server that listens on a single address.
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
-    // The client exits as soon as its kernel has accepted all bytes, so some bytes may still be in flight. The content
-    // is checked by other cases.
+    // The client exits as soon as its kernel has accepted all bytes, so some may still be in flight. Other cases check
+    // the content.
     let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     ensure!(received.is_some_and(|bytes| bytes >= 10_000_000), "{received:?} of 20 MiB received");
     Ok(())
@@ -246,7 +246,7 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
     /// Maximum number of pings until the server replies. The server does not report when it is ready, so the client
-    /// pings it once per second.
+    /// pings once per second until then.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

@@ -14,7 +14,7 @@ use crate::tools::{Ready, await_text, spawn, stop};
 /// Time limit for OpenSM's first sweep. OpenSM retries most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// OpenSM's log file, which is searched for the messages that mark the end of a sweep.
+/// OpenSM's log file, which is searched for the end of a sweep.
 const LOG: &str = "/tmp/opensm.log";
 
 /// Test cases: name, OpenSM options, and log messages that mark the end of the first sweep.

@@ -20,8 +20,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // Packets are lost when a socket buffer on the host is full, and UC does not retransmit them. The number of
-    // outstanding messages is therefore limited.
+    // UC does not retransmit packets that are lost when a socket buffer on the host is full, so the number of
+    // outstanding messages is limited.
     ("ib_send_bw -c UC -s 4096 -n 500 -t 8 -r 512", 1),
     ("ib_write_bw -c UC -a -n 10", 23),
     ("ib_send_bw -c UD -a -n 50", 11),

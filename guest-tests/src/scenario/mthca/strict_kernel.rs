@@ -1,4 +1,4 @@
-//! Bugs planted in Linux's own `ib_mthca`.
+//! Plants bugs in Linux's own `ib_mthca` and checks that strict mode reports them.
 
 use anyhow::Result;
 

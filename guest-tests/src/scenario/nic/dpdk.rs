@@ -62,7 +62,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount: Amount::Seconds(2) }
 }
 
-/// The driver that `testpmd` forwards with.
+/// The DPDK driver that `testpmd` uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Driver {
     /// `net_ice` on an E810.

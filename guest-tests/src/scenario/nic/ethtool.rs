@@ -35,7 +35,7 @@ const OTHERS: u64 = 64;
 const STEERED: u32 = 7777;
 const DROPPED: u32 = 7778;
 
-/// The receiver's queues that flows with random ports must reach.
+/// Selects which of the receiver's queues the flows must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     All,

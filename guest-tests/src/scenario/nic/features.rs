@@ -1,5 +1,5 @@
-//! Features of a NIC beyond plain traffic: the settings of `ethtool`, XDP, AF_XDP and tunnels. Each is checked with
-//! counted traffic.
+//! NIC features beyond plain traffic: `ethtool` settings, XDP, AF_XDP and tunnels. Packet counts show whether each
+//! takes effect.
 
 use anyhow::{Context as _, Result};
 

@@ -38,7 +38,7 @@ const LEAST_PASSED: usize = 65;
 /// Makes the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
 const FAST_YAML: &str = "import yaml\nyaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)\n";
 
-/// Programs that are not run.
+/// Programs to skip, with the reason.
 const LEFT_OUT: &[Known] = &[
     Known { tests: &["devmem_lib.py"], nics: ALL, kernel: "", reason: "this is a library, not a program" },
     Known {
@@ -82,8 +82,8 @@ const NOT_STARTED: &[&str] = &[
 /// Names of all NICs.
 const ALL: &[&str] = &["connectx", "e810", "virtio"];
 
-/// Tests that fail for a reason other than the device. It is also an error if a listed test passes, so that the list
-/// stays short.
+/// Tests that fail for reasons unrelated to the device. It is also an error if a listed test passes, so the list stays
+/// current.
 const KNOWN: &[Known] = &[
     Known {
         tests: &["drivers/net/hds.py hds.set_hds_disable"],
@@ -298,9 +298,9 @@ const TIMED: &[(&str, &str)] = &[
     ("drivers/net/hw/toeplitz.py", "too few frames for verification"),
 ];
 
-/// Tests that fail on some NICs, or programs that are left out.
+/// Tests that fail on some NICs, or programs to skip.
 struct Known {
-    /// Names of tests, the beginnings of their names, or names of programs.
+    /// Names of tests or programs, or prefixes of test names.
     tests: &'static [&'static str],
     nics: &'static [&'static str],
     /// Prefix of the kernel release.

@@ -1,5 +1,5 @@
-//! Network traffic between two E810s or two ConnectX cards, and between one of them and an emulated NIC. The link loses
-//! either no frames or 1% of them.
+//! Network traffic between two E810s or two ConnectX cards, and between one of them and an emulated NIC. The link is
+//! either lossless or loses 1% of the frames.
 
 use anyhow::{Context, Result, ensure};
 

@@ -15,7 +15,7 @@ const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65
 const SOME: &[u32] = &[56, 1473, 20_000];
 /// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time limit for a busy guest to count all packets that have arrived.
+/// Time limit for a busy guest to count all packets that arrived.
 const LATE: Duration = Duration::from_secs(60);
 /// Number of requests per length.
 const COUNT: u32 = 5;

@@ -38,8 +38,8 @@ pub(in crate::scenario) async fn pair(lab: &Lab, run: &RunDir, image: &Image) ->
     pair_of(kind::Device::E810, lab, run, image, &[]).await
 }
 
-/// Starts two connected stations, each with a card, without loading the RDMA drivers. The rules in `explained` may be
-/// violated.
+/// Starts two connected stations, each with a card, without loading the RDMA drivers. Violations of the rules in
+/// `explained` are permitted.
 pub(in super::super) async fn pair_of(
     hca: kind::Device,
     lab: &Lab,

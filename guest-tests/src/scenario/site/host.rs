@@ -1,4 +1,4 @@
-//! HCAs on the hosts of a site, one on each host, and traffic between them.
+//! Hosts of a site, each with one HCA, and traffic between them.
 
 use anyhow::{Context as _, Result, bail};
 

@@ -1,5 +1,5 @@
-//! Two vfio-user clients without guests, and the disturbances to which they are subjected. Each client acts as both the
-//! VMM and the driver of its HCA.
+//! Two vfio-user clients without guests, and the disturbances applied to them. Each client acts as both the VMM and the
+//! driver of its HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +42,7 @@ const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm
 pub(super) enum Disturbance {
     /// The VMM resets the function and keeps its vfio-user connection.
     Reset,
-    /// The client disconnects abruptly, and a new client connects at once.
+    /// The client disconnects abruptly, and a new client connects immediately.
     Leave,
     PortDown,
     SwitchCapture,

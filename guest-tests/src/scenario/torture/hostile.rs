@@ -1,4 +1,4 @@
-//! A client that attacks its daemon, and a well-behaved client.
+//! Attacks by a hostile client on its daemon, and a well-behaved client for comparison.
 
 mod disk;
 mod wire;
@@ -69,7 +69,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// The attack could not be attempted, or the daemon permitted more than it should.
+    /// Fails if the attack could not be attempted, or if the daemon permitted more than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();

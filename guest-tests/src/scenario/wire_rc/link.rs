@@ -175,23 +175,23 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns the PSN of the peer's packet number `n`, counting from 0.
+    /// Returns the PSN of the peer's packet `n`, counting from 0.
     pub(super) fn peer_psn(n: u32) -> u32 {
         (PEER_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the PSN of the HCA's packet number `n`, counting from 0.
+    /// Returns the PSN of the HCA's packet `n`, counting from 0.
     pub(super) fn own_psn(n: u32) -> u32 {
         (OWN_PSN + n) & 0xff_ffff
     }
 
-    /// Returns the peer's packet number `n`.
+    /// Returns the peer's packet `n`.
     pub(super) fn packet(&self, op: impl Into<Op>, n: u32, payload: &[u8]) -> Packet {
         let (op, payload) = (op.into(), Hex(payload.to_vec()));
         Packet { op, qpn: self.qp.qpn, psn: Self::peer_psn(n), payload, ..Packet::default() }
     }
 
-    /// Returns the packets of a SEND, starting with the peer's packet number `n`. The last packet has AckReq set.
+    /// Returns the packets of a SEND, starting with the peer's packet `n`. The last packet has AckReq set.
     pub(super) fn send_message(&self, n: u32, payload: &[u8]) -> Vec<Packet> {
         let chunks: Vec<_> = payload.chunks(self.mtu).collect();
         let last = chunks.len().saturating_sub(1);
@@ -212,13 +212,13 @@ impl<'a> Link<'a> {
         Packet { reth: Some(reth), ack_req: true, ..self.packet("RC_RDMA_READ_REQUEST", n, &[]) }
     }
 
-    /// Returns the peer's acknowledgement of the HCA's packet number `n`.
+    /// Returns the peer's acknowledgement of the HCA's packet `n`.
     pub(super) fn ack(&self, n: u32, syndrome: u8, msn: u32) -> Packet {
         let aeth = Some(Aeth { syndrome, msn });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet("RC_ACKNOWLEDGE", 0, &[]) }
     }
 
-    /// Returns a response from the peer with the PSN of the HCA's packet number `n`.
+    /// Returns a response from the peer with the PSN of the HCA's packet `n`.
     pub(super) fn response(&self, op: &str, n: u32, payload: &[u8]) -> Packet {
         let aeth = (!op.ends_with("MIDDLE")).then_some(Aeth { syndrome: syndrome::ACK, msn: 1 });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet(op, 0, payload) }
@@ -248,7 +248,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects a packet with this opcode and the PSN of the HCA's packet number `n`.
+    /// Expects a packet with this opcode and the PSN of the HCA's packet `n`.
     pub(super) fn expect(&mut self, op: &str, n: u32) -> Result<Packet> {
         let packet = self.next()?;
         let expected = Self::own_psn(n);
@@ -256,7 +256,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects an acknowledgement with this syndrome for the peer's packet number `n`. The credit count of an ACK is
+    /// Expects an acknowledgement with this syndrome for the peer's packet `n`. The credit count of an ACK is
     /// ignored.
     pub(super) fn expect_acknowledge(&mut self, n: u32, syndrome: u8, msn: u32) -> Result<()> {
         let packet = self.next()?;
@@ -371,7 +371,7 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(DestroyMr { mr: self.mr.id }).map(drop)?)
     }
 
-    /// Checks that the HCA receives a SEND of three packets, starting with the peer's packet number `n`.
+    /// Checks that the HCA receives a SEND of three packets, starting with the peer's packet `n`.
     pub(super) fn expect_receives(&mut self, n: u32, msn: u32) -> Result<()> {
         let payload = message(3 * self.mtu);
         self.post_receive(4096, 4096)?;

@@ -142,7 +142,7 @@ fn duplicate_write(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(0, &[0x5a; 64])
 }
 
-/// Receives the responses to a READ that starts at the peer's packet number `n`. Returns their concatenated payload.
+/// Receives the responses to a READ that starts at the peer's packet `n`. Returns their concatenated payload.
 fn responses(link: &mut Link<'_>, n: u32, names: &[&str], msn: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (i, name) in (0..).zip(names) {
@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ that a requester sends after losing a response in the middle. The READ requests only the rest of the
-/// original data, and has the PSN, address and length of that rest (IBTA 9.7.5.1).
+/// Checks the READ that a requester sends after losing a response in the middle. It requests only the remaining data,
+/// with the PSN, address and length of the remainder (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));

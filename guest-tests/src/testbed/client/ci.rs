@@ -32,7 +32,7 @@ impl Ci {
     /// terminates all commands. The logs are collected in all cases.
     ///
     /// # Errors
-    /// The command could not be run.
+    /// Fails if the command could not be run.
     pub(super) async fn run(self) -> Result<ExitCode> {
         self.task.check(&self.wanted, &self.command)?;
         let job = Job { wanted: &self.wanted, prefix: NAME, logs: self.task.logs.as_deref() };

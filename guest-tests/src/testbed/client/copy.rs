@@ -39,7 +39,7 @@ impl Copy {
     /// Copies the file or directory.
     ///
     /// # Errors
-    /// Both paths are in guests, or neither is, or a file cannot be read or written.
+    /// Fails if both paths are in guests, or neither is, or a file cannot be read or written.
     pub(super) async fn run(self) -> Result<()> {
         match (self.from, self.to) {
             (Place::Host(from), Place::Guest(target, to)) => into_guest(&from, None, &target, &to).await,

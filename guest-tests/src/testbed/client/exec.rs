@@ -63,7 +63,7 @@ impl Exec {
     /// Runs the command. Returns its exit status, or 128 plus the number of the signal that ended it.
     ///
     /// # Errors
-    /// The command could not be started, or its exit status is unknown.
+    /// Fails if the command could not be started, or its exit status is unknown.
     pub async fn run(self) -> Result<ExitCode> {
         let start = Start {
             argv: self.command,
@@ -80,7 +80,7 @@ impl Exec {
 /// number of the signal that ended it.
 ///
 /// # Errors
-/// The command could not be started, or its exit status is unknown.
+/// Fails if the command could not be started, or its exit status is unknown.
 pub(super) async fn run_as_local(target: &Target, mut start: Start, tty: Option<bool>) -> Result<u8> {
     let with_terminal = tty.unwrap_or_else(|| io::stdin().is_terminal() && io::stdout().is_terminal());
     if with_terminal {

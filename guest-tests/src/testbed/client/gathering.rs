@@ -1,5 +1,5 @@
-//! The start and the end of a command that runs on several hosts. The command starts once all guests are ready, and no
-//! guest stops before the command has ended in all of them.
+//! Synchronises a command that runs on several hosts. The command starts once all guests are ready, and no guest stops
+//! before the command has ended in all of them.
 //!
 //! Guest 0 listens on a TCP port, to which all guests connect, including guest 0. A message is a JSON object on a single
 //! line. If a connection closes before the guest's command has ended, the guest has failed.
@@ -71,7 +71,7 @@ pub(super) struct Gathering {
 /// Listens for the other guests, if this is guest 0.
 ///
 /// # Errors
-/// The port is in use.
+/// Fails if the port is in use.
 pub(super) async fn listen(node: &Node) -> Result<Option<TcpListener>> {
     if node.rank != 0 {
         return Ok(None);
@@ -85,7 +85,7 @@ impl Gathering {
     /// Connects to guest 0. `listener` is the result of [`listen`].
     ///
     /// # Errors
-    /// Guest 0 does not listen in time.
+    /// Fails if guest 0 does not listen in time.
     pub(super) async fn join(node: &Node, listener: Option<TcpListener>) -> Result<Self> {
         let mut tasks = JoinSet::new();
         if let Some(listener) = listener {
@@ -109,7 +109,7 @@ impl Gathering {
     /// Waits until all guests are ready.
     ///
     /// # Errors
-    /// A guest fails or is not ready in time.
+    /// Fails if a guest fails or is not ready in time.
     pub(super) async fn ready(&mut self) -> Result<()> {
         send(&mut self.writer, &Report::Ready).await.context("guest 0 has failed")?;
         let notice = timeout(LIMIT, self.notice());
@@ -130,18 +130,18 @@ impl Gathering {
     /// Reports the command's exit status. If it is 0, waits until the command has ended in all guests.
     ///
     /// # Errors
-    /// The command fails in another guest.
+    /// Fails if the command fails in another guest.
     pub(super) async fn end(&mut self, status: u8) -> Result<()> {
         send(&mut self.writer, &Report::Ended(status)).await.context("guest 0 has failed")?;
         match self.notice().await {
             Notice::AllEnded => Ok(()),
-            // The own failure is no news.
+            // This guest already knows that its own command failed.
             Notice::Failed { .. } if status != 0 => Ok(()),
             other => Err(failure(&other)),
         }
     }
 
-    /// Returns the next notice. If guest 0 is lost, returns that it has failed.
+    /// Returns the next notice. If the connection to guest 0 is lost, returns a notice that guest 0 failed.
     async fn notice(&mut self) -> Notice {
         self.notices.recv().await.unwrap_or(Notice::Failed { rank: 0, status: None })
     }
@@ -184,9 +184,9 @@ async fn connect(node: &Node) -> Result<TcpStream> {
     }
 }
 
-/// What happened to a connection.
+/// An event on the connection of a guest.
 enum Event {
-    /// The sender receives whether the guest is accepted.
+    /// The channel reports whether the guest is accepted.
     Joined(u8, OwnedWriteHalf, oneshot::Sender<bool>),
     Reported(u8, Report),
     Closed(u8),
@@ -304,7 +304,7 @@ impl State {
         }
     }
 
-    /// Sends a notice to all guests, to guest 0 last, because guest 0 may exit once it has the notice.
+    /// Sends a notice to all guests. Guest 0 is the last one, because it may exit as soon as it receives the notice.
     async fn announce(&mut self, notice: &Notice) {
         for writer in self.writers.values_mut().rev() {
             // The guest may have disconnected already.
@@ -317,7 +317,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Connects `size` guests on this machine.
+    /// Connects `size` guests on this machine to each other.
     async fn gather(size: usize) -> Vec<Gathering> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let mut node = Node {
@@ -334,7 +334,7 @@ mod tests {
         all
     }
 
-    /// Connects another guest to that of `gathering`.
+    /// Connects another guest to the same guest 0, and returns the error that it receives.
     async fn stranger(gathering: &Gathering, job: &str, rank: u8) -> anyhow::Error {
         let port = gathering.writer.peer_addr().unwrap().port();
         let node = Node { rank, hosts: vec!["localhost".into(); 2], port, job: job.into() };

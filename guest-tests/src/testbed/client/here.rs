@@ -1,4 +1,4 @@
-//! `here` runs a command in a guest that has the host's own files.
+//! `here` runs a command in a guest that uses the host's root file system.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ impl Place {
     /// Adds these options to the guests' options.
     ///
     /// # Errors
-    /// The current directory is unknown or is not available in guests.
+    /// Fails if the current directory is unknown or is not available in guests.
     pub(super) fn apply(self, mut wanted: UpOptions) -> Result<UpOptions> {
         let folder = current_folder()?;
         let root = HostRoot { writable: self.write.then(|| folder.clone()) };
@@ -103,7 +103,7 @@ impl Here {
     /// fails, the others are terminated after a grace period.
     ///
     /// # Errors
-    /// The command could not be run.
+    /// Fails if the command could not be run.
     pub(super) async fn run(self) -> Result<ExitCode> {
         ensure!(
             self.wanted.options.root.is_none(),

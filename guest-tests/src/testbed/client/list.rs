@@ -19,7 +19,7 @@ impl List {
     /// Prints the list of testbeds.
     ///
     /// # Errors
-    /// The state directory cannot be read.
+    /// Fails if the state directory cannot be read.
     pub(super) async fn run(self) -> Result<()> {
         let mut all = Vec::new();
         for name in States::open()?.running()? {

@@ -30,7 +30,7 @@ impl Logs {
     /// Finds the logs of a testbed, copies them if `to` is set, and prints their paths.
     ///
     /// # Errors
-    /// The testbed has never run, its logs have been deleted, or a file cannot be copied.
+    /// Fails if the testbed has never run, its logs have been deleted, or a file cannot be copied.
     pub(super) async fn run(self) -> Result<()> {
         let is_running = States::open()?.running()?.contains(&self.name);
         let files = match (&self.to, is_running) {

@@ -15,7 +15,7 @@ use crate::testbed::name::Target;
 use crate::testbed::node::NodeArgs;
 use crate::testbed::protocol::Description;
 
-/// Exit status if the command was terminated because another guest failed. It is that of a program that SIGTERM ends.
+/// Exit status if the command was terminated because another guest failed, as for a program killed by SIGTERM.
 const TERMINATED: u8 = 128 + 15;
 
 /// Arguments of [`super::Command::Node`].
@@ -33,11 +33,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Boots the guest, waits for the guests of the other hosts, runs the command, and stops the guest once the command
-    /// has ended in all guests. If it fails in one of them, all others are terminated.
+    /// Boots the guest, waits for the guests on the other hosts, runs the command, and stops the guest once the command
+    /// has ended in all guests. If the command fails in one guest, it is terminated in all others.
     ///
     /// # Errors
-    /// The command could not be run.
+    /// Fails if the command could not be run.
     pub(super) async fn run(self) -> Result<ExitCode> {
         let mut wanted = self.wanted;
         let node = self.node.node(|name| std::env::var(name).ok())?;
@@ -47,7 +47,7 @@ impl Node {
         let listener = listen(&node).await?;
         let mut gathering = until_signal(Gathering::join(&node, listener)).await?;
         let (task, start) = (self.task, start(self.command));
-        // A name contains the rank, because hosts that share a home directory also share the directory of the logs.
+        // The name includes the rank, because hosts that share a home directory also share the log directory.
         let prefix = format!("node-{}-", node.rank);
         let job = Job { wanted: &wanted, prefix: &prefix, logs: task.logs.as_deref() };
         let run = async |description: &Description| in_guest(description, &task, start, &mut gathering).await;

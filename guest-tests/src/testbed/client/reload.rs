@@ -64,7 +64,7 @@ impl Reload {
     /// Loads the module into one guest after another and prints the guests' kernel messages.
     ///
     /// # Errors
-    /// The module was built for a different kernel, or a guest rejects it.
+    /// Fails if the module was built for a different kernel, or a guest rejects it.
     pub(super) async fn run(self) -> Result<()> {
         let testbed = &self.target.testbed;
         let Description { modules: kernel, guests, .. } = describe(testbed).await?;

@@ -30,7 +30,7 @@ impl Root {
     /// Executes the command. The list of packages is changed only after the root file system has been built.
     ///
     /// # Errors
-    /// A package cannot be fetched.
+    /// Fails if a package cannot be fetched.
     pub(super) async fn run(self) -> Result<()> {
         let cache = cache_dir()?;
         let before = Added::read(&cache)?;

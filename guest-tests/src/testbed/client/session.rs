@@ -55,7 +55,7 @@ impl Session {
     /// Starts a command.
     ///
     /// # Errors
-    /// The guest does not exist, or is already running the maximum number of commands.
+    /// Fails if the guest does not exist, or is already running the maximum number of commands.
     pub(super) async fn start(target: &Target, start: Start) -> Result<Self> {
         let mut connection = Connection::open(&target.testbed).await?;
         let request = Request::Exec { guest: target.guest, start };
@@ -68,7 +68,7 @@ impl Session {
     /// Forwards input, output and control messages until the command has exited.
     ///
     /// # Errors
-    /// The command could not be started, its output channel was closed, or the guest has stopped.
+    /// Fails if the command could not be started, its output channel was closed, or the guest has stopped.
     pub(super) async fn run(self, pipes: Pipes) -> Result<ExitStatus> {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;

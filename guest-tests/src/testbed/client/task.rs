@@ -1,4 +1,4 @@
-//! What `ci` and `node` run in their guests: a command, in a copy of a directory of this machine.
+//! The task that `ci` and `node` run in their guests: a command in a copy of one of this machine's directories.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -49,7 +49,7 @@ impl TaskOptions {
         copy::into_guest(&self.folder, self.logs.as_deref(), target, Path::new(FOLDER)).await
     }
 
-    /// Waits for the command, which `status` runs, at most until its time limit.
+    /// Runs the command by polling `status`. Fails if the time limit expires first.
     pub(super) async fn limit(&self, status: impl Future<Output = Result<u8>>) -> Result<u8> {
         timeout(Duration::from_secs(self.timeout), status).await.with_context(|| {
             format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
@@ -57,7 +57,7 @@ impl TaskOptions {
     }
 }
 
-/// Returns how to start a command in the copied directory.
+/// Returns the request that starts a command in the copied directory.
 pub(super) fn start(command: Vec<String>) -> Start {
     Start { argv: command, folder: Some(FOLDER.into()), ..Start::default() }
 }

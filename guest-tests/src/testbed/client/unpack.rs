@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 
-/// Disk space charged for each new file or directory in addition to its content: the usual block size.
+/// Disk space charged for each new file or directory, in addition to its content. This is the usual block size.
 const ENTRY_LEN: u64 = 4096;
 /// Maximum number of directories. Their entries are kept in memory until everything else has been unpacked.
 const MOST_DIRECTORIES: usize = 100_000;

@@ -80,7 +80,7 @@ impl Supervise {
     /// Returns the guests to boot.
     ///
     /// # Errors
-    /// The working directory of `guest-lab here` or the guest of `guest-lab node` is invalid.
+    /// Fails if the working directory of `guest-lab here` or the guest of `guest-lab node` is invalid.
     pub fn wanted(self) -> Result<UpOptions> {
         let mut wanted = self.wanted;
         if self.node {
@@ -94,8 +94,8 @@ impl Up {
     /// Boots the guests.
     ///
     /// # Errors
-    /// A component is missing, an option is invalid, or a guest does not boot. Where possible, problems are detected
-    /// before the guests boot.
+    /// Fails if a component is missing, an option is invalid, or a guest does not boot. Where possible, problems are
+    /// detected before the guests boot.
     pub(super) async fn run(self) -> Result<()> {
         let booted = Leased::boot(&self.wanted, self.wanted.choice.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;

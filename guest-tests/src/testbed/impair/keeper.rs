@@ -35,7 +35,7 @@ impl Keeper {
     /// Starts the plans. Permanent impairments are already in effect when this function returns.
     ///
     /// # Errors
-    /// A device rejects a rule, or the log cannot be created.
+    /// Fails if a device rejects a rule, or the log cannot be created.
     pub(in crate::testbed) async fn start(
         impairments: &[Impairment],
         links: Vec<Link>,

@@ -19,7 +19,7 @@ const PAUSE_MS: std::ops::Range<u64> = 1_000..5_000;
 const LENGTH_MS: std::ops::Range<u64> = 1_000..8_000;
 /// Range, in milliseconds, of the time for which a random episode keeps a link down.
 const DOWN_MS: std::ops::Range<u64> = 100..1_500;
-/// Range of the factor by which a random episode is worse than its profile.
+/// Range of factors by which a random episode is worse than its profile.
 const FACTOR: std::ops::Range<u32> = 1..6;
 
 /// Faults that begin and end at given times.
@@ -99,7 +99,7 @@ impl Iterator for Plan {
     }
 }
 
-/// Returns a profile's episode number `number`, counted from 0, or `None` if the profile has fewer episodes.
+/// Returns the profile's episode with this number, counted from 0, or `None` if the profile has fewer episodes.
 fn of_profile(profile: Profile, macs: &[String], number: u32) -> Option<Episode> {
     let (start, length, faults) = match profile {
         Profile::Flapping => {

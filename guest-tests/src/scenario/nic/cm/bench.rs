@@ -70,14 +70,14 @@ impl fmt::Display for Network {
     }
 }
 
-/// One of the stations.
+/// A station. `A` and `B` have cards of the tested kind, and `C` runs soft-RoCE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The station whose card is connected to station `c`.
+    /// Its card is also connected to station `c`.
     A,
     B,
     C,
-    /// The station with an E810. It exists only if the tested cards are of a different kind.
+    /// Has an E810. Exists only if the tested cards are of a different kind.
     D,
 }
 

@@ -11,7 +11,7 @@ pub(super) struct Program {
     server: &'static str,
     client: &'static str,
     pub(super) ready: Ready,
-    /// Text that both the client and the server must print. Failures are detected by exit status.
+    /// Text that both ends must print, in addition to exiting with status 0.
     prints: &'static str,
     pub(super) over_ipv6: OverIpv6,
 }

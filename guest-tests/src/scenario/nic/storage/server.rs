@@ -1,4 +1,4 @@
-//! The storage server's guest, which the tests can kill and boot again. Its disk outlives the guest.
+//! The storage server's guest, which the tests can kill and boot again. Its disk survives.
 
 use std::fs::File;
 use std::path::PathBuf;

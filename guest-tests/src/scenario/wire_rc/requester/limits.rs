@@ -184,7 +184,7 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks payloads whose lengths are not multiples of four. The peer removes the number of pad bytes that the pad count
+/// Checks payloads whose lengths are not multiples of four. The peer strips as many pad bytes as the pad count
 /// specifies.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {

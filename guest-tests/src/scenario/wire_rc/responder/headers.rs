@@ -1,4 +1,4 @@
-//! Tests header fields. Some are ignored. Others cause the packet to be dropped and counted under a specific reason.
+//! Header fields that the HCA ignores, and those for which it drops the packet and counts a specific reason.
 
 use anyhow::{Result, ensure};
 

@@ -1,4 +1,4 @@
-//! Reordered and duplicate packets, and the order of the responses.
+//! Reordered and duplicate packets, and the order of responses.
 
 use anyhow::{Result, ensure};
 
