@@ -17,7 +17,7 @@ use protocol::hca::jingzhao::wqe::{NextUnit, RecvWqe, SendWqe};
 use protocol::hca::jingzhao::{PAGE, icm};
 
 /// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second byte is the service
-/// type of its QP, and the entry follows. Accepted input must survive being emitted and parsed again.
+/// type of its QP, and the entry follows. Accepted input must round-trip.
 pub fn decode_wqe(input: &[u8]) {
     let [opcode, service, entry @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);

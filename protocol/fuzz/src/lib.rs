@@ -27,7 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("decode_wqe", jingzhao::decode_wqe),
 ];
 
-/// Decodes a frame in every way that a port does. An accepted frame must survive being emitted and parsed again.
+/// Decodes a frame in every way that a port does. An accepted frame must round-trip.
 ///
 /// The ICRC check rejects almost all mutations, so the transport headers are also decoded without it.
 pub fn decode_frame(frame: &[u8]) {

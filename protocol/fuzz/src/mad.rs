@@ -10,7 +10,7 @@ use protocol::mad::smp::Smp;
 use protocol::mad::switch::SwitchInfo;
 use protocol::mad::{MAD_LEN, Mad, header, set_header};
 
-/// Checks that each attribute survives being emitted and parsed again.
+/// Checks that each attribute round-trips through emit and parse.
 macro_rules! check_round_trip {
     ($mad:ident: $($layout:ty),*) => {$({
         if let Some(bytes) = $mad.get(64..).and_then(|data| data.first_chunk::<{ <$layout>::LEN }>()) {

@@ -30,7 +30,7 @@ const GROUP_QPS: usize = 56;
 
 /// Parses the input in every way that a device does. The first byte is an HCR opcode, the second is a WQE opcode, and
 /// the third is a service type. The rest is used as a mailbox, as a WQE, and as a sequence of QP state changes.
-/// Accepted input must survive being emitted and parsed again.
+/// Accepted input must round-trip.
 pub fn decode_mthca(input: &[u8]) {
     let [command, opcode, service, bytes @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -171,8 +171,8 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     *qp = next;
 }
 
-/// Checks that a context survives being emitted and parsed again. Two fields may differ: the SRQ number of a QP without
-/// an SRQ, and the slot size of a queue that does not exist.
+/// Checks that a context round-trips. Two fields may differ: the SRQ number of a QP without an SRQ, and the slot size
+/// of a queue that does not exist.
 fn check_emitted(qpc: &Qpc) {
     let again = Qpc::parse(&qpc.emit());
     let mut expected = *qpc;

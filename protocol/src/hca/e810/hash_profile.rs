@@ -1,8 +1,8 @@
 //! Receive hash profiles. A profile selects the words of a frame that are hashed. Profiles come from package sections
 //! and from "update package" commands (0C42).
 //!
-//! The packet type of a frame selects one group, and the frame's VSI selects another. A table of ternary keys (TCAM)
-//! maps the two groups to a profile, which is a list of words.
+//! The packet type of a frame selects one group, and the frame's VSI selects another. A TCAM maps the two groups to a
+//! profile, which is a list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -36,9 +36,9 @@ layout! {
     pub struct TableEntry[13] {
         /// Position in the table. The first matching entry applies.
         @0   place: u16,
-        /// If a bit is set, the corresponding key bit may be 0.
+        /// Each set bit allows the corresponding key bit to be 0.
         @2   zeros: [u8; 5] => _,
-        /// If a bit is set, the corresponding key bit may be 1.
+        /// Each set bit allows the corresponding key bit to be 1.
         @7   ones: [u8; 5] => _,
         @12  profile: u8,
     }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::hca::e810::package::sections;
 
-    /// Buffer of command 0C42 for UDP over IPv6, as recorded in `run73-vlan.aq.gz`.
+    /// Uses the buffer of command 0C42 for UDP over IPv6, as recorded in `run73-vlan.aq.gz`.
     #[test]
     fn parses_recorded_profile() {
         let mut buffer = vec![3, 0, 159, 0];

@@ -18,13 +18,13 @@ layout! {
         [4:3]    interval_index: u8,
         /// Moderation interval, in units of [`INTERVAL_UNIT_US`].
         [16:5]   interval: u16,
-        /// If set, `software_interval_index` applies to software interrupts.
+        /// Whether `software_interval_index` applies to software interrupts.
         [24]     software_interval: bool,
         /// Index of the interval for software interrupts.
         [26:25]  software_interval_index: u8,
         /// Writes completed descriptors back at the end of the interval, without an interrupt.
         [30]     write_back: bool,
-        /// If set, the write does not change `enable`.
+        /// Whether the write leaves `enable` unchanged.
         [31]     keep_enable: bool,
     }
 }

@@ -71,13 +71,13 @@ layout! {
         /// Package name, padded with NUL.
         @4   name: [u8; NAME_LEN],
         @32  track_id: u32 => Hex,
-        /// The package is stored in the NVM.
+        /// Whether the package is stored in the NVM.
         @36[0]  in_nvm: bool,
-        /// The package is active.
+        /// Whether the package is active.
         @37[0]  active: bool,
-        /// The package was active at boot.
+        /// Whether the package was active at boot.
         @38[0]  active_at_boot: bool,
-        /// The package has been modified.
+        /// Whether the package has been modified.
         @39[0]  modified: bool,
     }
 }

@@ -1,4 +1,4 @@
-//! Capabilities of the function (000A) and of the device (000B).
+//! Function capabilities (000A) and device capabilities (000B).
 //!
 //! # Spec
 //! E810 interface, section 6.1.
@@ -55,7 +55,7 @@ pub mod id {
 mod tests {
     use super::*;
 
-    /// Taken from the third record of the 000B response in the recording `probe-synth-fd.aq.gz`.
+    /// Uses the third record of the 000B response in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn capability_record_matches_recorded_bytes() {
         let mut golden = [0; 32];

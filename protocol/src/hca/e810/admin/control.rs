@@ -44,7 +44,7 @@ layout! {
 layout! {
     /// Parameters of "queue shutdown".
     pub struct QueueShutdown[16] {
-        /// The driver is being unloaded.
+        /// Whether the driver is being unloaded.
         @0[0]  unloading: bool,
     }
 }
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(version.emit(), golden);
     }
 
-    /// Taken from command 0008 in the recording `probe-synth-fd.aq.gz`.
+    /// Uses command 0008 from the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn parses_recorded_nvm_lock_request() {
         let lock = ResourceLock::parse(&[1, 0, 1, 0, 0x20, 0xbf, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

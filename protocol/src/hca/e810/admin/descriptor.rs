@@ -99,13 +99,13 @@ layout! {
     pub struct QueueLength[4] {
         /// Number of entries in the ring.
         [9:0]   entries: u16,
-        /// The mailbox of a virtual function has overflowed.
+        /// Whether the mailbox of a virtual function has overflowed.
         [28]    vf_error: bool,
-        /// The ring has overflowed.
+        /// Whether the ring has overflowed.
         [29]    overflow: bool,
-        /// The ring cannot be accessed or contains invalid descriptors.
+        /// Whether the ring is inaccessible or contains invalid descriptors.
         [30]    critical: bool,
-        /// The queue is enabled.
+        /// Whether the queue is enabled.
         [31]    enable: bool,
     }
 }
@@ -114,7 +114,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from command 0C43 in the recording `probe-synth-fd.aq.gz`.
+    /// Command 0C43 from the recording `probe-synth-fd.aq.gz`.
     const COMMAND: [u8; 32] = [
         0x00, 0x30, 0x43, 0x0c, 0xa4, 0x00, 0x00, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x20, 0x7b, 0x02,

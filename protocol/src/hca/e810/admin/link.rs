@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "set MAC loopback".
     pub struct SetMacLoopback[16] {
-        /// The MAC receives its own frames, and none from the wire.
+        /// Whether the MAC receives its own frames instead of frames from the wire.
         @0[0]    enable: bool,
     }
 }
@@ -116,16 +116,16 @@ pub const EVENTS_ENABLE: u8 = 3;
 layout! {
     /// Link status in responses and events.
     pub struct LinkStatus[32] {
-        /// The link is up.
+        /// Whether the link is up.
         @2[0]  up: bool,
-        /// The port is up.
+        /// Whether the port is up.
         @2[5]  port_up: bool,
-        /// A module or cable is present.
+        /// Whether a module or cable is present.
         @2[6]  media_available: bool,
-        /// A signal is present.
+        /// Whether a signal is present.
         @2[7]  signal: bool,
         @3[0]  negotiated: bool,
-        /// The module is qualified.
+        /// Whether the module is qualified.
         @3[7]  module_qualified: bool,
         /// Maximum frame length in bytes.
         @6     max_frame: u16,
@@ -150,7 +150,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from the 0607 response in the recording `probe-synth-fd.aq.gz`.
+    /// The 0607 response from the recording `probe-synth-fd.aq.gz`.
     const UP: [u8; 32] = [
         0, 0, 0xe1, 0x81, 0, 0, 0, 0x26, 0, 0, 0, 4, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(LinkStatus::parse(&UP), status);
     }
 
-    /// Taken from the 0600 response in the recording `probe-synth-fd.aq.gz`.
+    /// Uses the 0600 response from the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn phy_capabilities_match_recorded_bytes() {
         let capabilities = PhyCapabilities {

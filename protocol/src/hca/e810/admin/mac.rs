@@ -60,7 +60,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are from the 0107 response in the recording `probe-synth-fd.aq.gz`.
+    /// Uses the 0107 response from the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn manage_mac_read_response_matches_recorded_bytes() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };

@@ -9,9 +9,9 @@ layout! {
     /// Parameters of "NVM read".
     pub struct ReadNvm[16] {
         @0[23:0]  offset: u32 => Hex,
-        /// This read is the last of a sequence.
+        /// Whether this read is the last of a sequence.
         @3[0]     last: bool,
-        /// Read the flash directly instead of the shadow RAM.
+        /// Whether to read the flash directly instead of the shadow RAM.
         @3[7]     flash_only: bool,
         /// Module number; 0 for the whole flash.
         @4        module: u16,
@@ -23,7 +23,7 @@ layout! {
     /// Parameters of "NVM checksum" and its response.
     pub struct NvmChecksum[16] {
         @0[0]     verify: bool,
-        /// Recalculate and store the checksum.
+        /// Whether to recalculate and store the checksum.
         @0[1]     recalculate: bool,
         /// In the response, [`CHECKSUM`](crate::hca::e810::nvm::CHECKSUM) if the checksum is correct.
         @2        checksum: u16 => Hex,
@@ -34,8 +34,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from the first 0701 command in the recording `probe-synth-fd.aq.gz`. The driver uses such reads to
-    /// determine the flash size by bisection.
+    /// Uses the first 0701 command from the recording `probe-synth-fd.aq.gz`. The driver determines the flash
+    /// size with such reads, by bisection.
     #[test]
     fn parses_recorded_flash_size_probe() {
         let read = ReadNvm::parse(&[0, 0, 0x80, 0x81, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xb0, 0x4a, 3]);

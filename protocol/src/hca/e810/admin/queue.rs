@@ -24,7 +24,7 @@ layout! {
     pub struct DisableParameters[16] {
         /// Type of the reset that this command belongs to; 0 for none.
         @0[1:0]  reset: u8,
-        /// The command continues the previous command.
+        /// Whether the command continues the previous command.
         @0[2]    continued: bool,
         /// Whether to drop pending frames.
         @0[3]    flush: bool,

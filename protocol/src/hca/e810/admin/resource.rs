@@ -117,7 +117,7 @@ impl Field for ResourceKind {
 mod tests {
     use super::*;
 
-    /// The bytes are from command 0208 in the recording `run73-all.aq.gz`.
+    /// Uses command 0208 from the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_allocation_request() {
         let cases = [

@@ -6,7 +6,7 @@
 use super::vsi::TableKind;
 use crate::layout;
 
-/// Length of an RSS key in bytes: a standard key of 40 bytes and an extended key of 12 bytes.
+/// Length of an RSS key in bytes: 40 for the standard key and 12 for the extended key.
 pub const KEY_LEN: usize = 52;
 
 layout! {
@@ -14,7 +14,7 @@ layout! {
     pub struct KeyParameters[16] {
         /// VSI that uses the key.
         @0[9:0]  vsi: u16,
-        /// The VSI number is valid.
+        /// Whether the VSI number is valid.
         @0[15]   vsi_valid: bool,
     }
 }
@@ -24,7 +24,7 @@ layout! {
     pub struct TableParameters[16] {
         /// VSI that uses the table.
         @0[9:0]  vsi: u16,
-        /// The VSI number is valid.
+        /// Whether the VSI number is valid.
         @0[15]   vsi_valid: bool,
         /// Kind of table: 0 for the VSI's table, 1 for the function's table, 2 for a global table. See
         /// [`TableParameters::table`].
@@ -62,7 +62,7 @@ impl TableParameters {
 mod tests {
     use super::*;
 
-    /// Taken from command 0B03 in the recording `run73-all.aq.gz`.
+    /// Uses command 0B03 from the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_lookup_table_parameters() {
         let parameters = TableParameters::parse(&[0x01, 0x80, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

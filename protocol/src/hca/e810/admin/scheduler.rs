@@ -56,7 +56,7 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of commands with a list in the buffer, and of their responses.
+    /// Parameters of commands whose buffer contains a list, and of their responses.
     pub struct ListParameters[16] {
         /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
@@ -109,17 +109,17 @@ layout! {
     /// Type of an element and its share of the bandwidth.
     pub struct ElementData[16] {
         @0     kind: ElementKind as u8,
-        /// The generic section is valid.
+        /// Whether the generic section is valid.
         @1[0]  generic_valid: bool,
-        /// The committed rate (CIR) is valid.
+        /// Whether the committed rate (CIR) is valid.
         @1[1]  committed_valid: bool,
-        /// The excess rate (EIR) is valid.
+        /// Whether the excess rate (EIR) is valid.
         @1[2]  excess_valid: bool,
-        /// The shared rate is valid.
+        /// Whether the shared rate is valid.
         @1[3]  shared_valid: bool,
         /// Generic section: priority among siblings, and mode.
         @2     generic: u8 => Hex,
-        /// The element is suspended.
+        /// Whether the element is suspended.
         @3[0]  suspended: bool,
         /// Rate profile of the committed rate; 0 for none.
         @4     committed_profile: u16,
@@ -280,7 +280,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from the first 0401 command in the recording `run73-all.aq.gz`.
+    /// Uses the first 0401 command from the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_addition() {
         let command = [
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!([&group.emit()[..], &element.emit()].concat(), command);
     }
 
-    /// Taken from command 0408 in the recording `run73-all.aq.gz`.
+    /// Uses command 0408 from the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_move() {
         let command = [0x0c, 0, 0, 0, 0x11, 0, 0, 0, 0x01, 0, 0, 0];

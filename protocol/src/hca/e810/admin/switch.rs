@@ -169,21 +169,21 @@ layout! {
         /// Kind of action: 0 for forward, 1 for forward to a queue, 2 for prune (or, with bit 18, a large action), 3
         /// for any other.
         [1:0]   kind: u8,
-        /// Frames from a VSI can be looped back.
+        /// Whether frames from a VSI can be looped back.
         [2]     loopback: bool,
-        /// Frames from a VSI also go to the wire.
+        /// Whether frames from a VSI also go to the wire.
         [3]     lan: bool,
         /// Target VSI or VSI list.
         [13:4]  target: u16,
         /// Whether `target` is a VSI list.
         [14]    list: bool,
-        /// Prune: the action applies to frames from VSIs.
+        /// Prune: whether the action applies to frames from VSIs.
         [15]    egress: bool,
-        /// Prune: the action applies to frames to VSIs.
+        /// Prune: whether the action applies to frames to VSIs.
         [16]    ingress: bool,
-        /// Forward: the action is valid.
+        /// Forward: whether the action is valid.
         [17]    valid: bool,
-        /// Forward: drop the frame. Prune: this is a large action; see [`SingleAction::large`].
+        /// Forward: whether to drop the frame. Prune: whether this is a large action; see [`SingleAction::large`].
         [18]    drop: bool,
     }
 }
@@ -217,7 +217,7 @@ layout! {
         [12:3]  target: u16,
         /// Whether `target` is a VSI list.
         [13]    list: bool,
-        /// The action is valid.
+        /// Whether the action is valid.
         [16]    valid: bool,
     }
 }
@@ -237,7 +237,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Example from section 16.3: a rule that matches the function's MAC address.
+    /// Uses an example from section 16.3, a rule that matches the function's MAC address.
     #[test]
     fn parses_mac_rule_example() {
         let rule = [
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(Recipe::from_number(lookup.recipe), Some(Recipe::Mac));
     }
 
-    /// Taken from a VLAN rule in the recording `run73-all.aq.gz`.
+    /// Uses a VLAN rule from the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_vlan_prune_action() {
         let action = SingleAction {

@@ -13,7 +13,7 @@ layout! {
     pub struct VsiParameters[16] {
         /// VSI number, which the device chooses in "add VSI".
         @0[9:0]  number: u16,
-        /// The VSI number is valid.
+        /// Whether the VSI number is valid.
         @0[15]   number_valid: bool,
         /// In "free VSI", bit 0 keeps the resources allocated.
         @2       flags: u16 => Hex,
@@ -113,17 +113,17 @@ layout! {
     pub struct SwitchSection[4] {
         /// Switch ID, eight bits.
         @0     switch_id: u8,
-        /// Frames can reach other VSIs.
+        /// Whether frames can reach other VSIs.
         @1[5]  allow_loopback: bool,
-        /// Frames can be looped back to the sending VSI.
+        /// Whether frames can be looped back to the sending VSI.
         @1[6]  local_loopback: bool,
-        /// The VSI does not receive its own frames.
+        /// Whether the VSI discards its own frames on receive.
         @1[7]  source_prune: bool,
-        /// The VSI receives a frame only if the prune list of the frame's VLAN contains the VSI.
+        /// Whether the VSI receives only frames whose VLAN prune list contains the VSI.
         @2[0]  vlan_prune: bool,
         /// Selects additional prune lists.
         @2[3:1]  other_prune: u8 => Hex,
-        /// Frames can reach the wire.
+        /// Whether frames can reach the wire.
         @2[4]  lan: bool,
     }
 }
@@ -131,11 +131,11 @@ layout! {
 layout! {
     /// Restrictions on the frames that a VSI sends.
     pub struct SecuritySection[2] {
-        /// Context descriptors can override the destination of a frame.
+        /// Whether context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: the VSI can send only from addresses at which it receives frames.
+        /// MAC anti-spoofing: whether the VSI can send only from addresses at which it receives frames.
         @0[2]  mac_anti_spoof: bool,
-        /// The VSI can send a frame only if the prune list of the frame's VLAN contains the VSI.
+        /// Whether the VSI can send only frames whose VLAN prune list contains the VSI.
         @0[4]  vlan_prune: bool,
         /// Selects additional prune lists.
         @0[7:5]  other_prune: u8 => Hex,
@@ -148,7 +148,7 @@ layout! {
         @0       port_tag: u16 => Hex,
         /// Frames that the driver may send: untagged (bit 0), tagged (bit 1).
         @4[1:0]  transmit: u8 => Hex,
-        /// Insert the port VLAN tag into every sent frame.
+        /// Whether to insert the port VLAN tag into every sent frame.
         @4[2]    insert_port_tag: bool,
         /// Tag stripping on receive.
         @4[4:3]  strip: Strip as u8,
@@ -205,7 +205,7 @@ impl Field for Strip {
 layout! {
     /// Queues of a VSI.
     pub struct QueueSection[50] {
-        /// The queues are listed individually instead of as a range.
+        /// Whether the queues are listed individually rather than as a range.
         @0[0]  scattered: bool,
         /// For a range, the first queue and the number of queues. For a list, all queues.
         @2     mapping: [u16; 16] => _,
@@ -234,7 +234,7 @@ layout! {
         @0[7:6]  hash: HashKind as u8,
         /// Traffic class of all frames, if bit 7 is set.
         @1       class_override: u8 => Hex,
-        /// Received RDMA packets are passed to the RDMA block.
+        /// Whether received RDMA packets are passed to the RDMA block.
         @2[0]    rdma_filter: bool,
     }
 }
@@ -335,9 +335,9 @@ impl Field for HashKind {
 layout! {
     /// Flow director settings of a VSI.
     pub struct FlowDirectorSection[10] {
-        /// Filters apply to received frames.
+        /// Whether filters apply to received frames.
         @0[0]    enable: bool,
-        /// Queues of the VSI can program filters.
+        /// Whether queues of the VSI can program filters.
         @0[3]    program: bool,
         /// Number of guaranteed filters.
         @2       own_filters: u16,

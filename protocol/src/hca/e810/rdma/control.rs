@@ -41,9 +41,9 @@ impl HostContext {
 layout! {
     /// Register PFPE_CCQPSTATUS: status of the CQP.
     pub struct Status[4] {
-        /// The CQP is running.
+        /// Whether the CQP is running.
         [0]   done: bool,
-        /// The CQP could not be started.
+        /// Whether the CQP failed to start.
         [31]  error: bool,
     }
 }
@@ -53,7 +53,7 @@ layout! {
     pub struct Tail[4] {
         /// Index of the next entry that the device will execute.
         [10:0]  next: u16,
-        /// The last operation failed.
+        /// Whether the last operation failed.
         [31]    error: bool,
     }
 }

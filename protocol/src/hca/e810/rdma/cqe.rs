@@ -22,13 +22,14 @@ layout! {
         @26         major: u16,
         /// Index of the first quantum of the WQE.
         @24[46:32]  wqe_index: u16,
-        /// The next entry is an [`ExtendedCqe`] with more data for this CQE.
+        /// Whether the next entry is an [`ExtendedCqe`] with more data for this CQE.
         @24[50]     extended: bool,
-        /// Connection: the peer invalidated an STag. Datagram: the datagram arrived over IPv4.
+        /// Connection: whether the peer invalidated an STag. Datagram: whether it arrived over
+        /// IPv4.
         @24[53]     invalidated_or_ipv4: bool,
-        /// The peer requested a solicited event.
+        /// Whether the peer requested a solicited event.
         @24[54]     solicited: bool,
-        /// The work request failed.
+        /// Whether the work request failed.
         @24[55]     error: bool,
         /// Send: opcode of the WQE. Receive: low bits of the BTH opcode.
         @24[61:56]  opcode: u8 => Hex,
