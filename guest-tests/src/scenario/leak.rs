@@ -27,7 +27,7 @@ pub(super) struct Cycles<'a> {
 }
 
 impl Cycles<'_> {
-    /// Returns the same cycles in fewer and smaller batches, which detect only larger leaks per cycle.
+    /// Returns the same cycles with fewer and smaller batches, which detect only larger leaks per cycle.
     pub(super) const fn fewer(self) -> Self {
         Self { batches: 3, batch: 1, ..self }
     }

@@ -167,7 +167,7 @@ impl StockPair {
         }
     }
 
-    /// Returns the devices of Ethernet ports for programs that connect through `rdma_cm`, which selects the GIDs.
+    /// Returns the RoCE devices for programs that connect through `rdma_cm`, which selects the GIDs itself.
     pub(super) fn perftest_device_by_cm(&self) -> Device {
         let names = [self.a.rdma_device().into(), self.b.rdma_device().into()];
         Device { names, server: Address::on(0, self.b.id).ipv4, ..self.perftest_device() }

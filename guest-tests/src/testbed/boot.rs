@@ -350,7 +350,7 @@ impl GuestBoot<'_> {
     async fn add_addresses(&self, place: Place, ports: &Ports) -> Result<()> {
         let (ip, find) = (place.ip(), find_interface(place.mac()));
         if self.wanted.node.is_some() {
-            // The RDMA device is on the same network, but must not answer ARP requests for this interface's address.
+            // The RDMA device is on the same network and must not answer ARP requests for this interface's address.
             sh(ports, "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore").await?;
             sh(ports, "echo 2 > /proc/sys/net/ipv4/conf/all/arp_announce").await?;
         }
@@ -358,7 +358,7 @@ impl GuestBoot<'_> {
             .await
     }
 
-    /// Makes every guest's name resolve to that guest's address.
+    /// Adds the names and addresses of all guests to `/etc/hosts`.
     async fn add_names(&self, ports: &Ports) -> Result<()> {
         let hosts: String =
             self.names.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();

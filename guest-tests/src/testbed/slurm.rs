@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn task_counts_repeat() {
+    fn task_counts_are_expanded() {
         assert_eq!(counts("2(x3),1").unwrap(), [2, 2, 2, 1]);
     }
 

@@ -233,7 +233,7 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
 
 /// Waits until a message arrives on the lease or the lease is closed.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
-    // If the future is cancelled, a partial line stays in the buffer, because only complete lines are consumed.
+    // Cancelling `fill_buf` loses no data. `up` sends its message in a single write, so `receive` does not wait.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}

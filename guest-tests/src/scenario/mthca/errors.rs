@@ -16,7 +16,7 @@ use crate::tools::{self, Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
-/// A verbs program in each guest. Their queue pairs are connected to each other.
+/// Verbs programs in both guests, with connected queue pairs.
 pub(in super::super) struct Ends {
     pub(in super::super) a: Side,
     pub(in super::super) b: Side,

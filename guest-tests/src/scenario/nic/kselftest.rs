@@ -58,15 +58,15 @@ const LEFT_OUT: &[Known] = &[
         tests: &["rss_flow_label.py"],
         nics: &["e810"],
         kernel: "",
-        // ice_parse_hash_flds in ice/ice_ethtool.c. The test counts CPUs, and the first interrupt of a queue often
-        // reaches a different CPU than the later ones.
+        // See ice_parse_hash_flds in ice/ice_ethtool.c. The test counts CPUs, and a queue's first interrupt often
+        // reaches a different CPU than later ones.
         reason: "ice accepts the flow label as a hash field but ignores it, so the test passes only by chance",
     },
     Known {
         tests: &["toeplitz.py"],
         nics: &["connectx"],
         kernel: "6.12",
-        // mlx5e_tir_builder_build_rss in mlx5/core/en/tir.c.
+        // See mlx5e_tir_builder_build_rss in mlx5/core/en/tir.c.
         reason: "it expects a hash that is not symmetric, but the driver always selects a symmetric one and does not report it",
     },
 ];
@@ -89,14 +89,14 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/hds.py hds.set_hds_disable"],
         nics: &["connectx"],
         kernel: "",
-        // rings_fill_reply in net/ethtool/rings.c, and _hds_reset in hds.py.
+        // See rings_fill_reply in net/ethtool/rings.c, and _hds_reset in hds.py.
         reason: "the clean-up reads tcp-data-split, which the kernel omits while the user has not set it",
     },
     Known {
         tests: &["drivers/net/gro.py gro.test.sw_ipv4_data_lrg_1byte"],
         nics: &["connectx", "e810"],
         kernel: "",
-        // inet_gro_receive in net/ipv4/af_inet.c.
+        // See inet_gro_receive in net/ipv4/af_inet.c.
         reason: "the NIC pads the frame to 60 bytes, and the kernel does not merge a packet that is shorter than its frame",
     },
     Known {
@@ -123,7 +123,7 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["e810"],
         kernel: "",
-        // ice_ethtool_ops in ice/ice_ethtool.c. Linux 6.12's ice_set_rxfh returns EOPNOTSUPP.
+        // See ice_ethtool_ops in ice/ice_ethtool.c. Linux 6.12's ice_set_rxfh returns EOPNOTSUPP.
         reason: "ice has no create_rxfh_context, and so cannot add RSS contexts",
     },
     Known {
@@ -143,7 +143,7 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/hw/xsk_reconfig.py xsk_reconfig.check_rx_resize"],
         nics: &["e810"],
         kernel: "",
-        // ice_set_ringparam in ice/ice_ethtool.c.
+        // See ice_set_ringparam in ice/ice_ethtool.c.
         reason: "ice does not resize the rings while an AF_XDP socket uses one of them",
     },
     Known {
@@ -156,7 +156,7 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/hw/nic_timestamp.py"],
         nics: &["e810"],
         kernel: "",
-        // ice_ptp_hwtstamp_get in ice/ice_ptp.c.
+        // See ice_ptp_hwtstamp_get in ice/ice_ptp.c.
         reason: "the device has no PTP, so the driver answers requests for its time stamps with EIO",
     },
     Known {
@@ -166,7 +166,7 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["connectx"],
         kernel: "",
-        // mlx5e_get_queue_stats_rx in mlx5/core/en_main.c, and mlx5e_complete_rx_cqe in mlx5/core/en_rx.c.
+        // See mlx5e_get_queue_stats_rx in mlx5/core/en_main.c, and mlx5e_complete_rx_cqe in mlx5/core/en_rx.c.
         reason: "the driver does not count packets that XDP drops or sends in the queue's statistics",
     },
     Known {
@@ -177,7 +177,7 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["connectx"],
         kernel: "",
-        // mlx5e_ethtool_set_tcp_data_split in mlx5/core/en_ethtool.c.
+        // See mlx5e_ethtool_set_tcp_data_split in mlx5/core/en_ethtool.c.
         reason: "the driver splits headers only with hardware GRO, which the device does not have",
     },
     Known {
@@ -193,14 +193,14 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["e810"],
         kernel: "6.12",
-        // ice_vsi_req_irq_msix in ice/ice_main.c.
+        // See ice_vsi_req_irq_msix in ice/ice_main.c.
         reason: "ice only hints at the CPUs of its interrupts, and the test needs interrupts that are bound to one CPU",
     },
     Known {
         tests: &["drivers/net/hds.py hds.enabled_set_xdp", "drivers/net/hds.py hds.ioctl_enabled_set_xdp"],
         nics: &["connectx"],
         kernel: "6.12",
-        // supported_ring_params of mlx5e_ethtool_ops in mlx5/core/en_ethtool.c.
+        // See supported_ring_params of mlx5e_ethtool_ops in mlx5/core/en_ethtool.c.
         reason: "the test expects that the driver accepts a setting of tcp-data-split",
     },
     Known {
@@ -235,14 +235,14 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["connectx"],
         kernel: "6.12",
-        // ethtool_rxfh_ctx_alloc in net/ethtool/ioctl.c.
+        // See ethtool_rxfh_ctx_alloc in net/ethtool/ioctl.c.
         reason: "the kernel reports RXH_XFRM_NO_CHANGE as the input transformation, which the test cannot decode",
     },
     Known {
         tests: &["drivers/net/hw/rss_ctx.py rss_ctx.test_flow_add_context_missing"],
         nics: &["connectx"],
         kernel: "6.12",
-        // flow_get_tirn in mlx5/core/en_fs_ethtool.c.
+        // See flow_get_tirn in mlx5/core/en_fs_ethtool.c.
         reason: "the driver reports a missing context as ENOENT, and the test expects EINVAL",
     },
     Known {
@@ -279,7 +279,7 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/hw/irq.py irq.check_irqs_reported"],
         nics: &["virtio"],
         kernel: "",
-        // virtnet_napi_enable in drivers/net/virtio_net.c.
+        // See virtnet_napi_enable in drivers/net/virtio_net.c.
         reason: "the driver does not call netif_napi_set_irq, and so the kernel cannot report interrupts",
     },
 ];

@@ -70,7 +70,7 @@ pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
-/// Returns the settings of [`strict_e810`] for a card of any kind.
+/// Like [`strict_e810`], but for any kind of card.
 pub(in crate::scenario) fn strict_card(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: hca.interface().unwrap_or_default(), ..strict_e810(lab, spec) }
 }

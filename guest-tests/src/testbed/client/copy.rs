@@ -62,7 +62,7 @@ fn last(path: &Path) -> Result<&str> {
         .with_context(|| format!("path {} does not end with a file or directory name", path.display()))
 }
 
-/// Copies a file or directory to a guest, without the directory `excluded`, which need not exist.
+/// Copies a file or directory to a guest, except the directory `excluded`, which need not exist.
 pub(super) async fn into_guest(
     from: &Path,
     excluded: Option<&Path>,
@@ -118,7 +118,7 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or directory to an archive under this name, without the directory `excluded`.
+/// Writes a file or directory to an archive under this name, except the directory `excluded`.
 fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);

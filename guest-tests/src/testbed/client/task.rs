@@ -81,7 +81,8 @@ pub(super) fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the files in a directory take up at most `limit` bytes in total, without the directory `excluded`.
+/// Returns whether the files in a directory take up at most `limit` bytes in total, not counting the directory
+/// `excluded`.
 fn fits(folder: &Path, excluded: Option<&Path>, limit: u64) -> Result<bool> {
     let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
     let excluded = excluded.and_then(|path| path.canonicalize().ok());
