@@ -124,8 +124,7 @@ impl Ready {
             }
             Self::Cm => {
                 // Count only this program's sockets, because the previous server may still be exiting. Wait until two
-                // successive polls agree, because a program that listens on every device does so on one device after
-                // another.
+                // successive polls agree, because some programs open one listener per device.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(

@@ -22,8 +22,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// Ping-pong with content checks. It is the server in guest `a`, and the client if a server address is appended.
 const PING_PONG: &str = "ibv_rc_pingpong -d $HCAD_RDMA_DEVICE -c -n 500";
 
-/// Waits until guest `a` cannot be reached over RDMA, and then until it can again. Then waits until the link has
-/// gone down at least once.
+/// Waits for guest `a` to become unreachable over RDMA and then reachable again, and for the link to go down at
+/// least once.
 const LOST_AND_BACK: &str = r#"
 answers() { ping -c 1 -W 1 "$HCAD_RDMA_IP_A" >/dev/null; }
 until answers; do sleep 0.1; done

@@ -201,7 +201,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
     let mut expected = vec!["Mellanox InfiniBand HCA driver", "Initializing"];
-    // Not all kernels log the port's state, but its state in sysfs is checked with every kernel.
+    // Not all kernels log the port's state. Other cases check the state in sysfs.
     if node.logs_port_state().await? {
         expected.push("Link ACTIVE");
     }

@@ -14,8 +14,8 @@ use crate::report::Report;
 use crate::scenario::extent::Extent;
 use crate::testbed::kind::Device;
 
-/// Returns the programs to run between a client and a server. In the core extent, all programs run over untagged IPv4
-/// unless `few` is set, and only a few programs run in all other cases.
+/// Returns the programs to run between a client and a server. The core run uses all programs over untagged IPv4 unless
+/// `few` is set, and only a few programs in all other cases.
 const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Program] {
     match (extent, network, few) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,
@@ -23,7 +23,7 @@ const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Prog
     }
 }
 
-/// Pairs of client and server: name, client, server, and whether the core extent runs only a few programs.
+/// Pairs of client and server: name, client, server, and whether the core run uses only a few programs.
 type Pairs = &'static [(&'static str, Side, Side, bool)];
 
 /// Two E810s, and an E810 with soft-RoCE as either the client or the server.

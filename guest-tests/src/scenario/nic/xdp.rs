@@ -35,7 +35,7 @@ const PROGRAM: &str = include_str!("../../../guest/xdp.py");
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,
-    /// The ACTION with which [`PROGRAM`] is started.
+    /// Value of [`PROGRAM`]'s ACTION argument.
     action: &'static str,
     /// Name of the driver's counter for the program's packets.
     counter: &'static str,

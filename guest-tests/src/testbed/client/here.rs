@@ -137,8 +137,8 @@ impl Here {
     }
 }
 
-/// Checks that a program without a path is in a directory of `path`, the value of `PATH`. Without this check, the error
-/// would appear only after the guests have booted.
+/// Checks that a program named without a slash is in one of the directories in `path`, the value of `PATH`. Without
+/// this check, the error would appear only after the guests have booted.
 fn is_installed(command: &[String], path: &str) -> Result<()> {
     let Some(program) = command.first().filter(|name| !name.contains('/')) else { return Ok(()) };
     let is_file = |folder: PathBuf| folder.join(program).is_file();

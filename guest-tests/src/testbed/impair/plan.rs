@@ -19,7 +19,7 @@ const PAUSE_MS: std::ops::Range<u64> = 1_000..5_000;
 const LENGTH_MS: std::ops::Range<u64> = 1_000..8_000;
 /// Range, in milliseconds, of the time for which a random episode keeps a link down.
 const DOWN_MS: std::ops::Range<u64> = 100..1_500;
-/// Range of factors by which a random episode is worse than its profile.
+/// Range of the factor for a random episode's probabilities and delays.
 const FACTOR: std::ops::Range<u32> = 1..6;
 
 /// Faults that begin and end at given times.
@@ -36,13 +36,13 @@ pub struct Episode {
 /// A single change to the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A guest's device gets a rule, in the syntax of `hcactl impair add`.
+    /// Adds a rule to a guest's device, in the syntax of `hcactl impair add`.
     Rule {
         /// Index of the guest.
         guest: usize,
         rule: Vec<String>,
     },
-    /// A guest's link goes down. The guest's driver is notified.
+    /// Takes a guest's link down. The guest's driver is notified.
     LinkDown {
         /// Index of the guest.
         guest: usize,
@@ -141,7 +141,7 @@ fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
 }
 
 /// Separates the guests for which `is_near` returns true from all others. The receiving side drops the frames, because
-/// broadcast and multicast frames do not name their receivers.
+/// broadcast and multicast frames do not identify their receivers.
 fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for guest in 0..macs.len() {
