@@ -95,7 +95,7 @@ id! {
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
-    /// Number of a Q counter set, in which QPs count events.
+    /// Number of a Q counter set, which counts events of the QPs that use it.
     pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
@@ -135,7 +135,7 @@ id! {
     pub struct UserId(u16, mask u16::MAX, "user");
 }
 id! {
-    /// Number of a user memory, which holds queues and doorbell records of a DevX user.
+    /// Number of a user memory object (UMEM), which holds queues and doorbell records of a DevX user.
     pub struct UmemId(u32, mask u32::MAX, "umem");
 }
 id! {
@@ -187,7 +187,7 @@ impl Pkey {
     /// Default P_Key, with full membership.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Returns whether the keys match: the partition is the same, and at least one of the members is a full member.
+    /// Returns whether the keys match: the partitions are equal, and at least one of the keys has full membership.
     /// Partition 0 is invalid and never matches.
     ///
     /// # Spec

@@ -91,7 +91,7 @@ macro_rules! integers {
 
             #[inline]
             fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
-                // The cast loses nothing, because `is_sound` rejects fields that are wider than their types.
+                // The cast is lossless, because `is_sound` rejects fields that are wider than their types.
                 #[allow(clippy::cast_possible_truncation, reason = "as above")]
                 { O::take_bits(object, first, width) as $int }
             }
@@ -123,8 +123,8 @@ impl Value for bool {
 impl<T: Value + Copy + Default, const N: usize> Value for [T; N] {
     const WIDTH: usize = T::WIDTH * N;
 
-    // Always inlined, and without `array::from_fn`, which is not. Only then does the compiler know the positions, with
-    // which short arrays become plain loads.
+    // Inlining makes the positions constants, so that short arrays compile to plain loads. `array::from_fn` is not
+    // used, because it is not always inlined.
     #[inline(always)]
     fn take<O: BitOrder>(object: &[u8], first: usize, _: usize) -> Self {
         let mut values = [T::default(); N];

@@ -12,8 +12,8 @@
 //!
 //! This crate performs no I/O, reads no clock and writes no logs.
 #![forbid(unsafe_code)]
-// Fields and codes that have the same name as in a specification need no documentation. Their types, and the macros
-// that define them, allow missing documentation.
+// Fields and codes named as in a specification need no documentation. Their types, and the macros that define them,
+// allow `missing_docs`.
 #![warn(missing_docs)]
 
 pub mod describe;

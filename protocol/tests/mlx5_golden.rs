@@ -178,7 +178,7 @@ fn every_traced_command_is_emitted_unchanged() {
     }
 }
 
-/// Commands for Ethernet objects are skipped if they have no layout yet.
+/// Skips commands for Ethernet objects that have no layout yet.
 #[test]
 fn ethernet_commands_are_emitted_unchanged() {
     let records = records_of(&ETHERNET).into_iter().filter(Record::is_command);

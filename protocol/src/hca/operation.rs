@@ -57,7 +57,7 @@ pub enum Operation<To> {
     FetchAdd {
         /// Location of the remote 64-bit word.
         remote: RemoteAddress,
-        /// Value that is added to the word.
+        /// Value to add to the word.
         add: u64,
     },
 }

@@ -16,11 +16,11 @@ use crate::{Psn, WireError};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawBth {
-    /// Transport service and operation, see [`Opcode`].
+    /// Transport service and operation; see [`Opcode`].
     pub opcode: u8,
     /// The flags SE, M, PadCnt and TVer.
     pub flags: BthFlags,
-    /// Partition key, see [`Pkey`].
+    /// Partition key; see [`Pkey`].
     pub pkey: U16,
     /// The word with FECN, BECN and DestQP.
     pub dest: BthDest,

@@ -8,7 +8,8 @@ use crate::net::checksum::Checksum;
 use crate::net::ipv4::{Fragmentation, RawIpv4};
 use crate::net::udp::RawUdp;
 
-/// Number of 64-bit words that are compared. They contain the headers and the first bytes of the BTH.
+/// Number of 64-bit words that are compared. They cover the headers and the first bytes of the BTH, which the mask
+/// clears.
 const WORDS: usize = size_of::<RawHeaders>().div_ceil(8);
 const COMPARED: usize = WORDS * 8;
 
@@ -17,8 +18,8 @@ const MASK: [u64; WORDS] = {
     let mut bytes = [0; COMPARED];
     let mut at = 0;
     while at < size_of::<RawHeaders>() {
-        // These bytes differ: the total length and the identification, the header checksum, the UDP source port, and
-        // the UDP length.
+        // Fields that vary within a flow: total length and identification, header checksum, UDP source port, UDP
+        // length.
         bytes[at] = if matches!(at, 16..20 | 24..26 | 34..36 | 38..40) { 0 } else { 0xff };
         at += 1;
     }
@@ -82,14 +83,14 @@ impl FlowHeaders {
     }
 }
 
-/// Returns the checksum of the fields in which the IPv4 headers of a flow differ, including the header checksum. A
-/// header of the flow is valid if and only if this value is the same as for a header that is known to be valid.
+/// Returns the checksum of the IPv4 header fields that vary within a flow, including the header checksum. All other
+/// fields are constant, so a header is valid if and only if this value equals that of a valid header.
 fn differing_sum(ip: &RawIpv4) -> u16 {
     let fields = [ip.total_len, ip.id, ip.checksum];
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()
 }
 
-/// Returns the first words of a frame. Bits that can differ between the frames of a flow are cleared.
+/// Returns the first words of a frame, with the bits that vary within a flow cleared.
 fn masked(frame: &[u8]) -> Option<[u64; WORDS]> {
     let bytes: &[u8; COMPARED] = frame.first_chunk()?;
     let mut words = MASK;
@@ -171,8 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// A damaged frame is either not recognised as part of the flow, or parsed with the same result as without a
-        /// flow.
+        /// A damaged frame either does not match the flow, or parses to the same result as without a flow.
         #[test]
         fn parse_in_flow_agrees_with_parse_on_damaged_frames(
             payload in proptest::collection::vec(any::<u8>(), 0..40),

@@ -85,7 +85,7 @@ pub enum Kind {
     /// CMP_SWAP or FETCH_ADD request.
     Atomic,
     ReadResponse,
-    /// Acknowledge, that is, ACK, NAK or RNR NAK.
+    /// An ACK, NAK or RNR NAK.
     Acknowledge,
     AtomicAcknowledge,
     /// A code that is not defined for the service.

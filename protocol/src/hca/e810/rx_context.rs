@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::ids::Iova;
 
-    /// An independent program generated the expected values from the specification's table.
+    /// The expected values were generated independently from the specification's table.
     #[test]
     fn rx_context_fields_are_at_specified_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];

@@ -24,10 +24,10 @@ pub const STATUS_OFFSET: usize = 8;
 pub enum Profile {
     /// Layout of earlier controllers, used by iPXE.
     Legacy = 1,
-    /// Layout used by Linux, with the hash before the flow. Unsupported profiles also use this layout.
+    /// Layout used by Linux, with the hash before the flow ID. Also used for unsupported profiles.
     #[default]
     Nic = 2,
-    /// Layout used by DPDK, with the flow before the hash.
+    /// Layout used by DPDK, with the flow ID before the hash.
     Comms = 22,
 }
 
@@ -261,7 +261,7 @@ impl RxWriteBack {
     }
 
     fn emit_flexible(&self, profile: Profile) -> [u8; LEN] {
-        /// Flow value for which DPDK reports no flow filter match.
+        /// Flow ID for which DPDK reports no flow filter match.
         const NO_FLOW: U32 = U32::new(u32::MAX);
         /// Set if the header buffer was used.
         const SPLIT: u16 = 1 << 11;

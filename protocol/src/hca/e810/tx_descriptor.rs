@@ -28,7 +28,7 @@ pub enum TxDescriptor {
     Data(DataDescriptor),
     /// Type 1: additional parameters for the frame that follows.
     Context(ContextDescriptor),
-    /// Type 8: a flow director rule. The data descriptor that follows contains a sample frame.
+    /// Type 8: a flow director rule. The next data descriptor points to a sample frame.
     FilterProgram,
     /// A descriptor of any other type.
     Unknown(u8),
@@ -105,7 +105,7 @@ pub struct Command {
 #[repr(u8)]
 #[allow(missing_docs)]
 pub enum IpType {
-    /// No IP header is indicated.
+    /// The driver does not indicate an IP header.
     None = 0,
     V6 = 1,
     V4 = 2,

@@ -45,7 +45,7 @@ pub struct DevLim {
     pub mpt_len: u16,
     /// Local ACK delay, a 4-bit timeout code.
     pub ack_delay: u8,
-    /// Code for the largest path MTU: 1 to 5 for 256 to 4096 bytes.
+    /// Largest path MTU code, 1 to 5 for 256 to 4096 bytes.
     pub max_mtu: u8,
     /// Maximum link width of a port.
     pub max_port_width: u8,

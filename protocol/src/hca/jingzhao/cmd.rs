@@ -15,7 +15,7 @@ pub use crate::hca::hcr::PendingCommand;
 pub use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// A command that the specification defines.
+/// Commands defined by the specification.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {

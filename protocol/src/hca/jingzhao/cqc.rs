@@ -94,7 +94,7 @@ impl Field for CqFlags {
 pub struct Cqc {
     /// Status and arm state.
     pub flags: CqFlags,
-    /// Position of the first entry in the buffer's region, as an address or an offset. It is normally 0.
+    /// Address or offset of the first entry in the buffer's region; normally 0.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,

@@ -134,7 +134,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 pub struct DoorbellPayload {
     /// DstQPN: QP number of the peer. The payload contains only the low 16 bits.
     pub remote_qpn: Qpn,
-    /// ST: code of the service type.
+    /// ST: service type code.
     pub service: u8,
     /// PMTU_MSGMAX: path MTU and largest message size.
     pub mtu_msgmax: u8,
@@ -169,7 +169,7 @@ impl DoorbellPayload {
 /// Response to the RD_QP_STATE request from WQE Parser, 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserPayload {
-    /// Code of the QP state.
+    /// QP state code, in the high byte of word 0.
     pub state: u8,
     /// SQ_Entry_Size_Log: log2 of the send WQE slot size in bytes.
     pub log_sq_slot: u8,
@@ -190,7 +190,7 @@ impl ParserPayload {
 pub struct TransPayload {
     /// Next PSN to send.
     pub next_psn: Psn,
-    /// QPState: code of the QP state, 4 bits.
+    /// QPState: QP state code, 4 bits.
     pub state: u8,
     /// L_Key of the send CQ.
     pub cq_lkey: Lkey,

@@ -56,7 +56,7 @@ impl Field for EqFlags {
 pub struct Eqc {
     /// Status and arm state of the EQ.
     pub flags: EqFlags,
-    /// Position of the first entry in the buffer's region, as an address or an offset. It is normally 0.
+    /// Address or offset of the first entry in the buffer's region; normally 0.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,

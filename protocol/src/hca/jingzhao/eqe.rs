@@ -1,5 +1,5 @@
-//! Event queue entries (EQE). The JingZhao documents do not define the EQE format, but section 8.4 of the interface
-//! specification does.
+//! Event queue entries (EQE). The JingZhao documents do not define an EQE format, so hcad defines one in section 8.4 of
+//! the JingZhao interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.
@@ -153,7 +153,7 @@ pub enum Eqe {
         /// Whether the port has become active.
         active: bool,
     },
-    /// The device has an internal error.
+    /// The device detected an internal error.
     LocalCatastrophic,
     /// The EQ overflowed and lost events.
     EqOverflow,

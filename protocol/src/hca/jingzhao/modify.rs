@@ -132,7 +132,7 @@ impl StoredQpc {
         }
     }
 
-    /// Checks that the device supports the context in the state `target`.
+    /// Checks that the device supports this context in state `target`.
     fn check(&self, target: QpState, service: ServiceType) -> Result<(), CmdError> {
         let receives = !matches!(target, QpState::Reset | QpState::Init);
         let sends = receives && target != QpState::Rtr;
@@ -189,8 +189,8 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PKEY_INDEX => fields!(pkey_index),
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
-        // In table A1-4 of the specification, the address vector also includes fields that have mask bits of their own.
-        // Only their own mask bits select such fields.
+        // In table A1-4 of the specification, the address vector also includes fields that have their own mask bits.
+        // Only those mask bits select these fields.
         Attributes::AV => fields!(
             my_lmc,
             rlid,

@@ -20,7 +20,7 @@ pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
 pub const BAR0_LEN: u64 = 1 << 20;
 /// Default length of BAR2 in bytes: 2048 UAR pages.
 pub const BAR2_LEN: u64 = 8 << 20;
-/// Maximum length of BAR2 in bytes: 4096 UAR pages, as many as the public driver allocates (J-02).
+/// Maximum length of BAR2 in bytes: 4096 UAR pages, the number that the public driver allocates (J-02).
 pub const BAR2_LEN_MAX: u64 = 16 << 20;
 
 /// Number of MSI-X vectors.

@@ -25,7 +25,7 @@ bitflags! {
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Access rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
-        /// Index of the P_Key.
+        /// Index into the port's P_Key table.
         const PKEY_INDEX = 1 << 4;
         /// Physical port of the QP.
         const PORT = 1 << 5;
@@ -35,7 +35,7 @@ bitflags! {
         const AV = 1 << 7;
         /// Path MTU of the connection.
         const PATH_MTU = 1 << 8;
-        /// Code of the ACK timeout.
+        /// Local ACK timeout code.
         const TIMEOUT = 1 << 9;
         /// Maximum number of retries after timeouts.
         const RETRY_CNT = 1 << 10;

@@ -153,7 +153,7 @@ layout! {
         @0x34[25]     nic_flow_table: bool,
         /// Whether the function manages an eswitch.
         @0x34[24]     eswitch_manager: bool,
-        /// Code of the maximum local ACK delay.
+        /// Maximum local ACK delay, as a timeout code.
         @0x34[20:16]  local_ack_delay: u8,
         /// Type of the port; a value of [`PortType`].
         @0x34[9:8]    port_type: u8 => PortType::word,
@@ -261,7 +261,7 @@ layout! {
         @0x7c[4:0]    log_max_unicast_list: u8,
         /// Log2 of the number of DevX user contexts. 0 disables DevX.
         @0x8c[28:24]  log_max_user_contexts: u8,
-        /// Log2 of the number of user memories.
+        /// Log2 of the number of user memories (UMEMs).
         @0x8c[20:16]  log_max_user_memories: u8,
         @0x8c[15:0]   max_eqs: u16,
         /// Log2 of the size of a UAR page in units of 4 KiB. The driver sets it to the page size of its processor.

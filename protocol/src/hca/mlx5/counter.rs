@@ -32,7 +32,7 @@ layout! {
         @0x48  rnr_nak_retry_err: u32,
         /// Received NAKs for sequence errors.
         @0x50  packet_seq_err: u32,
-        /// Lost packets whose loss a later response revealed.
+        /// Packet losses inferred from a later response (implied NAKs).
         @0x58  implied_nak_seq_err: u32,
         @0x60  local_ack_timeout_err: u32,
         @0x70  req_rnr_retries_exceeded: u32,

@@ -56,9 +56,9 @@ layout! {
         /// Whether the device may compress CQEs. This device never compresses CQEs.
         @0x00[14]     compression: bool,
         @0x00[11:8]   state: u8,
-        /// Whether the doorbell record is in a user memory. If so, `record` is an offset in the user memory.
+        /// Whether the doorbell record is in a UMEM. If so, `record` is an offset into that UMEM.
         @0x00[25]     record_in_umem: bool,
-        /// User memory that holds the doorbell record.
+        /// UMEM that holds the doorbell record.
         @0x04         record_umem: UmemId,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[11:6]   page_offset: u8,
@@ -89,26 +89,26 @@ impl CqContext {
         CqeSize::from_code(self.cqe_size)
     }
 
-    /// Returns the location of the doorbell record in a user memory, or `None` if `record` is a DMA address.
+    /// Returns the location of the doorbell record in a UMEM, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }
 }
 
 layout! {
-    /// Fixed part of the CREATE_CQ input. The ring's page addresses follow, unless the ring is in a user memory.
+    /// Fixed part of the CREATE_CQ input. The ring's page addresses follow, unless the ring is in a UMEM.
     pub struct CreateCq[0x110] big_endian {
         @0x10      context: CqContext,
-        /// Where the ring starts in its user memory.
+        /// Byte offset of the ring in its UMEM.
         @0x50      umem_offset: u64 => Hex,
         @0x58      umem: UmemId,
-        /// Whether the ring is in a user memory.
+        /// Whether the ring is in a UMEM.
         @0x5c[31]  in_umem: bool,
     }
 }
 
 impl CreateCq {
-    /// Returns the location of the ring in a user memory, or `None` if the input lists the ring's pages.
+    /// Returns the location of the ring in a UMEM, or `None` if the input lists the ring's pages.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
@@ -180,16 +180,16 @@ layout! {
         @0x0c        fields: CqFields as u32,
         /// Context with the new values.
         @0x10        context: CqContext,
-        /// Where the new ring starts in its user memory.
+        /// Byte offset of the new ring in its UMEM.
         @0x50        umem_offset: u64 => Hex,
         @0x58        umem: UmemId,
-        /// Whether the new ring is in a user memory.
+        /// Whether the new ring is in a UMEM.
         @0x5c[31]    in_umem: bool,
     }
 }
 
 impl ModifyCq {
-    /// Returns the location of the new ring in a user memory, or `None` if the input lists the ring's pages.
+    /// Returns the location of the new ring in a UMEM, or `None` if the input lists the ring's pages.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }

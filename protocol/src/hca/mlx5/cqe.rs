@@ -18,7 +18,7 @@ use crate::layout;
 pub const LEN: usize = 64;
 /// Offset in [`Fields`] of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Last byte of an entry that the driver has initialised: opcode [`CqeOpcode::Invalid`] and owner bit 1.
+/// Value to which drivers initialise the last byte of each entry: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
 
 codes! {
@@ -46,7 +46,7 @@ codes! {
 }
 
 codes! {
-    /// Amount of message data that the CQE itself contains. Support for such inline data is optional.
+    /// Amount of message data that the CQE contains inline. Support for inline data is optional.
     pub enum InlineScatter(u8) {
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
@@ -79,7 +79,7 @@ layout! {
         @0x24         immediate: [u8; 4],
         /// Number of bytes received, or returned by a READ or atomic.
         @0x2c         byte_count: u32,
-        /// Time stamp in units of the device's clock. In an error CQE, the low bytes hold the syndromes.
+        /// Timestamp in ticks of the device's clock. In an error CQE, the low bytes hold the syndromes.
         @0x30         timestamp: u64 => Hex,
         /// Opcode of a send WQE.
         @0x38[31:24]  wqe_opcode: u8 => Opcode::word,
@@ -136,7 +136,7 @@ pub struct Receipt {
     pub solicited: bool,
     /// Sender of the message: the peer of a connected QP, or the source of a datagram.
     pub source: Source,
-    /// Time stamp in units of the device's clock, or 0.
+    /// Timestamp in ticks of the device's clock, or 0.
     pub timestamp: u64,
 }
 
@@ -196,7 +196,7 @@ pub struct Sent {
     pub wqe_counter: u16,
     /// Number of bytes that a READ or atomic returned. Drivers ignore this field for other operations.
     pub byte_count: u32,
-    /// Time stamp in units of the device's clock, or 0.
+    /// Timestamp in ticks of the device's clock, or 0.
     pub timestamp: u64,
 }
 

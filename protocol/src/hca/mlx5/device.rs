@@ -32,7 +32,7 @@ layout! {
 }
 
 codes! {
-    /// How TEARDOWN_HCA stops the device. Drivers use profiles other than `Graceful` only if capability bits announce
+    /// How TEARDOWN_HCA stops the device. Drivers use profiles other than `Graceful` only if capability bits advertise
     /// them.
     pub enum TeardownProfile(u16) {
         /// All objects have already been destroyed.
@@ -118,7 +118,8 @@ impl SetDriverVersion {
 }
 
 layout! {
-    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability announces one of the keys.
+    /// Output of QUERY_SPECIAL_CONTEXTS. Drivers issue this command only if a capability bit advertises one of the
+    /// keys.
     pub struct SpecialContexts[32] big_endian {
         /// Key for access by physical address, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,

@@ -17,8 +17,7 @@ pub const BLUE_FLAME_LEN: u64 = 0x100;
 /// A doorbell register in a UAR page. Other offsets read as 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 20h: arms a CQ. The driver writes 8 bytes at once, or two halves of 4 bytes. The value is true for the second
-    /// half.
+    /// 20h: arms a CQ. Drivers write 8 bytes in one access or in two halves. The value is true for the second half.
     ArmCq(bool),
     /// 40h, 4 bytes: reports the consumer index of an EQ and arms the EQ.
     ArmEq,

@@ -11,7 +11,7 @@ layout! {
     /// Input of the ALLOC_FLOW_COUNTER command.
     pub struct AllocFlowCounter[16] big_endian {
         /// Number of counters in units of 128, or 0 for a single counter. Drivers allocate several counters at once
-        /// only if a capability announces support for this.
+        /// only if a capability advertises support for this.
         @0x0c[7:0]  bulk: u8,
     }
 }

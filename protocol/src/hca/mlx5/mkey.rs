@@ -107,19 +107,19 @@ layout! {
         /// Whether the entries of a translation list are page addresses. A list is present if `translation_units` is
         /// not 0.
         @0x0c[31]  page_access: bool,
-        /// Whether the region is in a user memory object (UMEM).
+        /// Whether the region is in a UMEM.
         @0x0c[30]  in_umem: bool,
         @0x10      context: MkeyContext,
         /// Size of the list that follows, in units of 16 bytes, or 0 if a UMR will provide the list.
         @0x60      translation_units: u32,
         @0x64      umem: UmemId,
-        /// Offset of the region in its user memory object.
+        /// Byte offset of the region in its UMEM.
         @0x68      umem_offset: u64 => Hex,
     }
 }
 
 impl CreateMkey {
-    /// Returns the region's place in a user memory object, or `None` if it is not in one.
+    /// Returns the location of the region in a UMEM, or `None` if the region is not in a UMEM.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }

@@ -60,7 +60,7 @@ layout! {
         @0x00[0]      roce: bool,
         /// Context changes for which the driver requests events. This device sends no such events.
         @0x04         event_arming: u32 => Hex,
-        /// Maximum frame length, in bytes, counted as in PMTU.
+        /// Maximum frame length in bytes, including the same overhead as in the PMTU register.
         @0x24[15:0]   mtu: u16,
         @0x28         system_guid: u64 => Hex,
         @0x30         port_guid: u64 => Hex,

@@ -189,9 +189,9 @@ layout! {
         @0xc4[7:0]    inline_response: u8 => Hex,
         /// Access key for DC. Not used.
         @0xc8         dc_key: u64 => Hex,
-        /// Whether the doorbell record is in a user memory. If so, `record` is an offset in the user memory.
+        /// Whether the doorbell record is in a UMEM. If so, `record` is an offset into that UMEM.
         @0xd0[28]     record_in_umem: bool,
-        /// User memory that holds the doorbell record.
+        /// UMEM that holds the doorbell record.
         @0xe4         record_umem: UmemId,
     }
 }
@@ -212,7 +212,7 @@ impl QpContext {
         ReceiveKind::from_code(self.receive_kind)
     }
 
-    /// Returns the place of the doorbell record in a user memory, or `None` if `record` is a DMA address.
+    /// Returns the location of the doorbell record in a UMEM, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }
@@ -234,23 +234,23 @@ impl QpContext {
 }
 
 layout! {
-    /// Fixed part of the CREATE_QP input. The page addresses of the queues follow, unless they are in a user memory.
+    /// Fixed part of the CREATE_QP input. The page addresses of the queues follow, unless the queues are in a UMEM.
     pub struct CreateQp[0x110] big_endian {
         /// QP number. Reserved in this command; must be 0.
         @0x08[23:0]  qpn: Qpn,
         /// Attribute mask. Not used by this command.
         @0x10        optional: QpAttributes as u32,
         @0x18        context: QpContext,
-        /// Where the queues start in their user memory.
+        /// Byte offset of the queues in their UMEM.
         @0x100       umem_offset: u64 => Hex,
         @0x108       umem: UmemId,
-        /// Whether the queues are in a user memory.
+        /// Whether the queues are in a UMEM.
         @0x10c[31]   in_umem: bool,
     }
 }
 
 impl CreateQp {
-    /// Returns the place of the queues in a user memory, or `None` if the input lists their pages.
+    /// Returns the location of the queues in a UMEM, or `None` if the input lists their pages.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }

@@ -20,36 +20,36 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Number of a protection domain.
+    /// Protection domain number, 24 bits.
     PdNumber { pd: Pdn[23] }
-    /// Number of a UAR page.
+    /// UAR page number, 24 bits.
     UarNumber { uar: UarIndex[23] }
-    /// Number of an XRC domain.
+    /// XRC domain number, 24 bits.
     XrcDomainNumber { xrcd: XrcDomain[23] }
-    /// Number of a transport domain.
+    /// Transport domain number, 24 bits.
     TransportDomainNumber { domain: TransportDomain[23] }
-    /// Number of a Q counter set. Set 0 does not exist.
+    /// Q counter set number, 8 bits. Set 0 does not exist.
     CounterSetNumber { set: CounterSet[7] }
-    /// Number of an EQ, 8 bits.
+    /// EQ number, 8 bits.
     EqNumber { eqn: Eqn[7] }
-    /// Number of a CQ, 24 bits.
+    /// CQ number, 24 bits.
     CqNumber { cqn: Cqn[23] }
-    /// Index of a memory key.
+    /// Memory key index, 24 bits.
     MkeyNumber { index: MkeyIndex[23] }
-    /// Number of a QP, 24 bits.
+    /// QP number, 24 bits.
     QpNumber { qpn: Qpn[23] }
-    /// Number of an RMP, XRC SRQ or SRQ. All three share one number space.
+    /// RMP, XRC SRQ or SRQ number, 24 bits. All three share one number space.
     SrqNumber { srqn: Srqn[23] }
 
-    /// Number of a TIR, 24 bits.
+    /// TIR number, 24 bits.
     TirNumber { tirn: Tirn[23] }
-    /// Number of a TIS, 24 bits.
+    /// TIS number, 24 bits.
     TisNumber { tisn: Tisn[23] }
-    /// Number of an RQT, 24 bits.
+    /// RQT number, 24 bits.
     RqtNumber { rqtn: Rqtn[23] }
-    /// Number of an RQ. RQs, SQs and QPs share one number space.
+    /// RQ number, 24 bits. RQs, SQs and QPs share one number space.
     RqNumber { rqn: Rqn[23] }
-    /// Number of an SQ. RQs, SQs and QPs share one number space.
+    /// SQ number, 24 bits. RQs, SQs and QPs share one number space.
     SqNumber { sqn: Sqn[23] }
 }
 

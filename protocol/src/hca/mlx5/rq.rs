@@ -12,7 +12,7 @@ use crate::layout;
 codes! {
     /// Memory from which an RQ takes its entries.
     pub enum RqMemory(u8) {
-        /// The RQ has entries of its own.
+        /// The RQ has its own entries.
         Inline = 0 "inline",
         /// The RQ takes entries from an RMP. Not supported.
         Rmp = 1 "rmp",

@@ -35,7 +35,7 @@ layout! {
         @0x00[23:20]  state: u8 => WorkQueueState::word,
         /// Whether UMRs are allowed. Not supported.
         @0x00[19]     umr: bool,
-        /// Format of the time stamps in CQEs.
+        /// Format of the timestamps in CQEs.
         @0x00[5:4]    timestamp_format: u8,
         @0x04[23:0]   user_index: UserIndex,
         @0x08[23:0]   cqn: Cqn,

@@ -42,26 +42,26 @@ layout! {
         @0x20[12:8]   log_page_size: u8,
         /// Log2 of the number of entries.
         @0x20[4:0]    log_entries: u8,
-        /// Whether the doorbell record is in a user memory. If so, `record` is an offset in the user memory.
+        /// Whether the doorbell record is in a UMEM. If so, `record` is an offset into that UMEM.
         @0x24[31]     record_in_umem: bool,
-        /// Whether the queue is in a user memory. The input then lists no pages.
+        /// Whether the queue is in a UMEM. If so, the input lists no pages.
         @0x24[30]     in_umem: bool,
-        /// User memory that holds the doorbell record.
+        /// UMEM that holds the doorbell record.
         @0x28         record_umem: UmemId,
-        /// User memory that holds the queue.
+        /// UMEM that holds the queue.
         @0x2c         umem: UmemId,
-        /// Where the queue starts in its user memory.
+        /// Byte offset of the queue in its UMEM.
         @0x30         umem_offset: u64 => Hex,
     }
 }
 
 impl WorkQueue {
-    /// Returns the place of the doorbell record in a user memory, or `None` if `record` is a DMA address.
+    /// Returns the location of the doorbell record in a UMEM, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }
 
-    /// Returns the place of the queue in a user memory, or `None` if the input lists its pages.
+    /// Returns the location of the queue in a UMEM, or `None` if the input lists its pages.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::code::codes;
 
 codes! {
-    /// Command status. The errno that drivers return is given for each failure.
+    /// Command status, with the errno that drivers return for each failure.
     pub enum Status(u8) {
         /// The command has succeeded.
         Ok = 0x00 "OK",

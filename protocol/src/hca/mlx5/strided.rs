@@ -81,7 +81,7 @@ impl<'a> StridedList<'a> {
         (header.key == REPEAT_KEY).then_some(Self { header, rest })
     }
 
-    /// Returns the entries after the header: as many as the header states, or fewer if the list is shorter.
+    /// Returns the entries after the header. If the list is truncated, there are fewer entries than the header states.
     pub fn entries(&self) -> impl Iterator<Item = StridedEntry> + use<'a> {
         let (units, _) = self.rest.as_chunks::<UNIT>();
         units.iter().take(self.header.entries.into()).map(StridedEntry::parse)

@@ -1,4 +1,4 @@
-//! Test helpers: objects given as 32-bit words, as in the traces.
+//! Test helper that builds objects from 32-bit words, the notation of the golden traces.
 
 /// Builds an object from its nonzero words, each with its byte offset.
 pub(crate) fn words<const LEN: usize>(words: &[(usize, u32)]) -> [u8; LEN] {

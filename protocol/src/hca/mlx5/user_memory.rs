@@ -1,5 +1,5 @@
-//! User memories: guest pages that the kernel has pinned for a DevX user. A queue can reside in a user memory rather
-//! than in pages listed by the command that creates the queue.
+//! User memory objects (UMEM): guest pages that the kernel has pinned for a DevX user. A queue can reside in a UMEM
+//! rather than in pages listed by the command that creates the queue.
 //!
 //! # Spec
 //! mlx5 interface, section 23.
@@ -22,17 +22,17 @@ layout! {
 layout! {
     /// Output of CREATE_UMEM, and input of DESTROY_UMEM.
     pub struct UmemNumber[16] big_endian {
-        /// Number of the user memory.
+        /// Number of the UMEM, 24 bits.
         @0x08[23:0]  umem: UmemId,
     }
 }
 
-/// Position of a queue or a doorbell record in a user memory.
+/// Location of a queue or doorbell record in a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemPlace {
-    /// Number of the user memory. It is not checked, so the user memory need not exist.
+    /// UMEM number from the driver, not checked. The UMEM need not exist.
     pub umem: UmemId,
-    /// Offset in bytes from the start of the user memory.
+    /// Offset in bytes from the start of the UMEM.
     pub offset: u64,
 }
 
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(UmemNumber { umem: UmemId::new(7) }.emit(), words(&[(0x08, 7)]));
     }
 
-    /// The offsets are from section 23. If the flag is clear, the object is not in a user memory.
+    /// The offsets are from section 23. If the flag is clear, the object is not in a UMEM.
     #[test]
     fn umem_places_are_at_specified_offsets() {
         let place = |umem, offset| Some(UmemPlace { umem: UmemId::new(umem), offset });

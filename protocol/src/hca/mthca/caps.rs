@@ -113,7 +113,7 @@ pub struct DevLim {
     pub log_max_responder_resources: u8,
     /// Local ACK delay, as a timeout code.
     pub ack_delay: u8,
-    /// Code of the largest path MTU, 1 to 5.
+    /// Largest path MTU code, 1 to 5.
     pub max_mtu: u8,
     /// Bit mask of the supported link widths.
     pub port_width: u8,

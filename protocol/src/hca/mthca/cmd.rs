@@ -189,7 +189,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Performs the generic checks.
+    /// Decodes a latched command and performs the generic checks.
     ///
     /// # Errors
     /// BAD_OP for an unknown opcode; BAD_SYS_STATE for a command that requires INIT_HCA first; BAD_PARAM if the number

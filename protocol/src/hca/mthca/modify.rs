@@ -82,7 +82,7 @@ impl Describe for ModifyQp {
     }
 }
 
-/// Code of the largest path MTU that QUERY_DEV_LIM reports, 2048 bytes (section 12, T46).
+/// Largest path MTU code that QUERY_DEV_LIM reports: 4, for 2048 bytes (section 12, T46).
 const MAX_MTU: u8 = 4;
 
 impl ModifyQp {
@@ -162,7 +162,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // Copied even if the mask bit is clear: the driver then sends "migrated", the initial state of a QP.
+            // Copied even if the mask bit is clear. In that case, the driver sends "migrated", the initial state of a
+            // QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,

@@ -34,7 +34,7 @@ pub const CONSUMED: [u8; GRANULE] = {
 #[allow(missing_docs)]
 pub enum End {
     Terminator,
-    /// The end of the slot.
+    /// The driver wrote every unit of the slot.
     Slot,
     /// A unit in which at least one field still has its value from [`UNTOUCHED`].
     Untouched,
@@ -64,7 +64,7 @@ impl RecvWqe {
 
     /// Returns whether a slot is posted even though its valid bit is clear. `first_pass` is true if no slot in the
     /// queue has been used since the QP left RESET. In the first pass, a slot that contains data counts as posted, even
-    /// if its [`NextUnit`] was never written (J-23). In later passes, its [`NextUnit`] must be nonzero.
+    /// if its [`NextUnit`] was never written (J-23). In later passes, its [`NextUnit`] must also be nonzero.
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
