@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_flow_may_differ_in_length_and_source_port() {
+    fn flow_frames_may_differ_in_length_and_source_port() {
         let encap = Encap { src_port: 0xd234, ..ENCAP };
         let bytes = frame(&encap, &[7; 100]);
         let found = RoceFrame::parse_in_flow(&flow(), &bytes, IcrcField::Computed);

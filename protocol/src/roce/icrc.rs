@@ -36,11 +36,11 @@ pub enum IcrcField {
 
 const BTH_LEN: usize = size_of::<RawBth>();
 
-/// Number of bytes that the CRC processes at once. A tail that is not a whole block is processed byte by byte.
+/// Block size of the CRC implementation in bytes. A partial block at the end is processed byte by byte.
 const BLOCK: usize = 16;
 
-/// Size in bytes of the buffer in which fields are masked. A short packet is copied to it completely. For a longer
-/// packet, only the headers and a few payload bytes are copied, so that the remaining payload consists of whole blocks.
+/// Size in bytes of the buffer in which fields are masked. A short packet is copied to it in full. For a longer packet,
+/// only the headers and a few payload bytes are copied, so that the remaining payload consists of whole blocks.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
 

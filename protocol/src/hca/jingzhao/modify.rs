@@ -686,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn sqd_notify_changes_no_field() {
+    fn sqd_notify_leaves_fields_unchanged() {
         let mailbox = Qpc { opt_param_mask: 1 << 2, mtu: 5, qkey: Qkey::new(1), ..Qpc::default() };
         let sqd = rts().modify(Transition::Rts2Sqd, &mailbox).unwrap();
         assert_eq!(sqd.image, Qpc { state: QpState::Sqd.code(), ..rts().image });

@@ -21,7 +21,7 @@ layout! {
         /// Bit mask of the match parameter sets that the entries compare; see
         /// [`Criteria`](super::match_parameters::Criteria).
         @0x3c[7:0]    criteria: u8 => Hex,
-        /// Bits of a frame's fields that the entries compare.
+        /// Mask of the header bits that the entries compare.
         @0x40         mask: MatchParameters,
     }
 }
@@ -52,7 +52,7 @@ layout! {
         @0x24       last: u32,
         /// Bit mask of the match parameter sets that the entries compare.
         @0x3c[7:0]  criteria: u8 => Hex,
-        /// Bits of a frame's fields that the entries compare.
+        /// Mask of the header bits that the entries compare.
         @0x40       mask: MatchParameters,
     }
 }

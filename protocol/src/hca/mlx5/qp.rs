@@ -76,7 +76,7 @@ codes! {
         Own = 0 "RQ",
         /// An RMP or XRC SRQ.
         Srq = 1 "SRQ",
-        /// A CRQ. Not supported by this device.
+        /// `CRQ` in the kernel driver. Not supported.
         Crq = 2 "CRQ",
         /// The QP has no receive queue.
         None = 3 "NONE",

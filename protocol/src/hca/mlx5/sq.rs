@@ -39,7 +39,7 @@ layout! {
         @0x00[5:4]    timestamp_format: u8,
         @0x04[23:0]   user_index: UserIndex,
         @0x08[23:0]   cqn: Cqn,
-        /// Number of TISs, 0 or 1. An SQ without a TIS sends no frames.
+        /// Number of TISes, 0 or 1. An SQ without a TIS sends no frames.
         @0x20[31:16]  tis_count: u16,
         @0x2c[23:0]   tisn: Tisn,
         @0x30         queue: WorkQueue,

@@ -69,7 +69,7 @@ bitflags! {
 }
 
 impl QpAttributes {
-    /// Access rights of remote peers.
+    /// All remote access rights.
     pub const RIGHTS: Self = Self::from_bits_retain(0xe);
 }
 

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn header_codes_0_and_ffff_belong_to_kernel() {
+    fn user_codes_0_and_ffff_decode_as_kernel() {
         let users = [0, 1, 0xfffe, 0xffff].map(User::from_code);
         let context = |number| User::Context(UserId::new(number));
         assert_eq!(users, [User::Kernel, context(1), context(0xfffe), User::Shared]);
