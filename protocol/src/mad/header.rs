@@ -122,13 +122,11 @@ attribute! {
         /// MAD base version, always [`Self::BASE_VERSION`].
         base_version: u8 = 0, 8;
         class: Class = 8, 8;
-        /// Version of the class.
         class_version: u8 = 16, 8;
         /// Method of the MAD; bit 7 marks a response.
         method: Method = 24, 8;
         /// Status. In directed-route SMPs, bit 15 is the direction bit; see [`super::smp`].
         status: MadStatus = 32, 16;
-        /// Class-specific field of the header.
         class_specific: u16 = 48, 16;
         /// Transaction ID, chosen by the requester and copied to the response.
         tid: u64 = 64, 64;

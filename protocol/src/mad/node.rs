@@ -25,7 +25,6 @@ attribute! {
         ports: u8 = 24, 8;
         /// GUID shared by all nodes in the system.
         system_image_guid: u64 = 32, 64;
-        /// GUID of the node.
         node_guid: u64 = 96, 64;
         /// GUID of the port that received the request, or of port 0 on a switch.
         port_guid: u64 = 160, 64;

@@ -11,13 +11,11 @@ use crate::ids::{Lid, Pkey, Qkey};
 pub const EXACTLY: u8 = 2;
 
 attribute! {
-    /// MCMemberRecord (section 15.2.5.17): membership of a port in a multicast group.
+    /// MCMemberRecord (section 15.2.5.17): properties of a multicast group and the membership of a port.
     pub struct McMemberRecord[52] {
-        /// GID of the group.
         mgid: [u8; 16] = 0, 128;
         /// GID of the member port.
         port_gid: [u8; 16] = 128, 128;
-        /// Q_Key of the group.
         qkey: Qkey = 256, 32;
         /// Multicast LID of the group.
         mlid: Lid = 288, 16;
@@ -25,9 +23,7 @@ attribute! {
         mtu_selector: u8 = 304, 2;
         /// Path MTU, IBTA encoding.
         mtu: u8 = 306, 6;
-        /// Traffic class of the group.
         traffic_class: u8 = 312, 8;
-        /// P_Key of the group.
         pkey: Pkey = 320, 16;
         /// Comparison that applies to `rate`.
         rate_selector: u8 = 336, 2;
@@ -37,11 +33,8 @@ attribute! {
         life_time_selector: u8 = 344, 2;
         /// Packet lifetime: 4.096 us * 2^n.
         life_time: u8 = 346, 6;
-        /// Service level of the group.
         sl: u8 = 352, 4;
-        /// Flow label of the group.
         flow_label: u32 = 356, 20;
-        /// Hop limit of the group.
         hop_limit: u8 = 376, 8;
         /// Multicast scope of the group.
         scope: u8 = 384, 4;
@@ -98,7 +91,6 @@ attribute! {
         reversible: bool = 392, 1;
         /// Maximum number of paths to return.
         path_count: u8 = 393, 7;
-        /// P_Key of the path.
         pkey: Pkey = 400, 16;
         qos_class: u16 = 416, 12;
         sl: u8 = 428, 4;

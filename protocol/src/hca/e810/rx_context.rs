@@ -15,7 +15,6 @@ layout! {
     pub struct RxContext[32] {
         /// Index of the first descriptor that the device uses.
         [12:0]     head: u16,
-        /// Base address of the ring.
         [88:32]    ring: RingAddress as u64,
         /// Number of descriptors in the ring.
         [101:89]   ring_len: u16,

@@ -9,7 +9,6 @@ use crate::layout;
 layout! {
     /// Context of a transmit queue.
     pub struct TxContext[22] {
-        /// Base address of the ring.
         [56:0]     ring: RingAddress as u64,
         /// Port that sends the frames.
         [59:57]    port: u8,

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use crate::describe::{Hex, describe};
 
-/// Device limits (QUERY_DEV_LIM). Fields whose names start with `log_` contain base-2 logarithms. Reserved objects have
-/// the lowest numbers.
+/// Device limits (QUERY_DEV_LIM). Fields whose names start with `log_` contain base-2 logarithms. Reserved object
+/// numbers start at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {

@@ -187,7 +187,7 @@ layout! {
         @0x44[31]     cq_ignore_overrun: bool,
         @0x44[30]     cq_resize: bool,
         @0x44[29]     cq_moderation: bool,
-        /// Whether MODIFY_CQ can change the mode of the moderation period.
+        /// Whether MODIFY_CQ can change the moderation period mode.
         @0x44[28]     cq_period_mode: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,

@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// All sets of match parameters. They hold either the values of an entry or the mask of a group.
+    /// All sets of match parameters: either the values of an entry or the mask of a group.
     pub struct MatchParameters[512] big_endian {
         @0x00  outer: OuterHeaders,
         /// The other sets, 64 bytes each, in the order of their bits in [`Criteria`].

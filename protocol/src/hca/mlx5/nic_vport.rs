@@ -94,7 +94,6 @@ layout! {
 layout! {
     /// Output of the QUERY_NIC_VPORT_CONTEXT command, without the list.
     pub struct QueriedNicVport[0x110] big_endian {
-        /// Context of the vport.
         @0x10  context: NicVportContext,
     }
 }

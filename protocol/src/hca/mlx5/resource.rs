@@ -12,7 +12,6 @@ macro_rules! numbers {
         layout! {
             $(#[$doc])*
             pub struct $name[16] big_endian {
-                /// Number of the object.
                 @0x08[$bits:0]  $field: $type,
             }
         }

@@ -53,7 +53,6 @@ layout! {
     pub struct SetRoceAddress[48] big_endian {
         /// Index in the GID table.
         @0x08  index: u16,
-        /// New entry at that index.
         @0x10  entry: RoceEntry,
     }
 }
@@ -69,7 +68,6 @@ layout! {
 layout! {
     /// Output of the QUERY_ROCE_ADDRESS command.
     pub struct QueriedRoceAddress[48] big_endian {
-        /// Entry at the queried index.
         @0x10  entry: RoceEntry,
     }
 }

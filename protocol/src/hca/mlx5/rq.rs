@@ -53,7 +53,6 @@ layout! {
 layout! {
     /// Fixed part of the CREATE_RQ input. The page addresses of the queue follow.
     pub struct CreateRq[0x110] big_endian {
-        /// Context of the new RQ.
         @0x20  context: RqContext,
     }
 }
@@ -74,7 +73,6 @@ layout! {
 layout! {
     /// Output of the QUERY_RQ command.
     pub struct QueriedRq[0x110] big_endian {
-        /// Context of the RQ.
         @0x20  context: RqContext,
     }
 }

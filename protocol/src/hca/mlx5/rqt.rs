@@ -10,7 +10,6 @@ use crate::layout;
 layout! {
     /// Context of an RQT, without its list of RQ numbers.
     pub struct RqtContext[0xf0] big_endian {
-        /// Maximum number of entries.
         @0x16  max_entries: u16,
         /// Number of entries in use.
         @0x1a  entries: u16,
@@ -20,7 +19,6 @@ layout! {
 layout! {
     /// Fixed part of the CREATE_RQT input. The RQ numbers follow.
     pub struct CreateRqt[0x110] big_endian {
-        /// Context of the new RQT.
         @0x20  context: RqtContext,
     }
 }
@@ -39,7 +37,6 @@ layout! {
 layout! {
     /// Fixed part of the QUERY_RQT output. The RQ numbers follow.
     pub struct QueriedRqt[0x110] big_endian {
-        /// Context of the RQT.
         @0x20  context: RqtContext,
     }
 }

@@ -56,7 +56,6 @@ impl SqContext {
 layout! {
     /// Fixed part of the CREATE_SQ input. The page addresses of the queue follow.
     pub struct CreateSq[0x110] big_endian {
-        /// Context of the new SQ.
         @0x20  context: SqContext,
     }
 }
@@ -77,7 +76,6 @@ layout! {
 layout! {
     /// Output of the QUERY_SQ command.
     pub struct QueriedSq[0x110] big_endian {
-        /// Context of the SQ.
         @0x20  context: SqContext,
     }
 }

@@ -81,7 +81,6 @@ layout! {
 layout! {
     /// Fixed part of the CREATE_RMP input. The page addresses of the queue follow.
     pub struct CreateRmp[0x110] big_endian {
-        /// Context of the new RMP.
         @0x20  context: RmpContext,
     }
 }
@@ -101,7 +100,6 @@ layout! {
 layout! {
     /// Output of the QUERY_RMP command.
     pub struct QueriedRmp[272] big_endian {
-        /// Context of the RMP.
         @0x20  context: RmpContext,
     }
 }
@@ -139,7 +137,6 @@ layout! {
 layout! {
     /// Fixed part of the CREATE_XRC_SRQ and CREATE_SRQ inputs. The page addresses of the queue follow.
     pub struct CreateSrq[0x110] big_endian {
-        /// Context of the new SRQ.
         @0x10  context: SrqContext,
     }
 }
@@ -147,7 +144,6 @@ layout! {
 layout! {
     /// Output of QUERY_XRC_SRQ and QUERY_SRQ.
     pub struct QueriedSrq[272] big_endian {
-        /// Context of the SRQ.
         @0x10  context: SrqContext,
     }
 }

@@ -75,7 +75,6 @@ layout! {
 layout! {
     /// Input of the CREATE_TIR command.
     pub struct CreateTir[0x110] big_endian {
-        /// Context of the new TIR.
         @0x20  context: TirContext,
     }
 }
@@ -104,7 +103,6 @@ layout! {
 layout! {
     /// Output of the QUERY_TIR command.
     pub struct QueriedTir[0x110] big_endian {
-        /// Context of the TIR.
         @0x20  context: TirContext,
     }
 }

@@ -20,7 +20,6 @@ layout! {
 layout! {
     /// Input of the CREATE_TIS command.
     pub struct CreateTis[0xc0] big_endian {
-        /// Context of the new TIS.
         @0x20  context: TisContext,
     }
 }
@@ -42,7 +41,6 @@ pub const PRIORITY: u64 = 1;
 layout! {
     /// Output of the QUERY_TIS command.
     pub struct QueriedTis[0xc0] big_endian {
-        /// Context of the TIS.
         @0x20  context: TisContext,
     }
 }

@@ -73,7 +73,6 @@ impl User {
 layout! {
     /// Input of the CREATE_UCTX command.
     pub struct CreateUctx[64] big_endian {
-        /// Rights of the new context.
         @0x10  rights: UserRights as u32,
     }
 }

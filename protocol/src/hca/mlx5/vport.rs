@@ -52,7 +52,6 @@ impl QueryVportPkey {
 layout! {
     /// Output of the QUERY_HCA_VPORT_PKEY command for one entry.
     pub struct QueriedVportPkey[20] big_endian {
-        /// Entry of the P_Key table.
         @0x10[15:0]  pkey: Pkey,
     }
 }
@@ -60,7 +59,6 @@ layout! {
 layout! {
     /// Output of the QUERY_HCA_VPORT_CONTEXT command.
     pub struct QueriedVport[528] big_endian {
-        /// Context of the port.
         @0x10  context: VportContext,
     }
 }
