@@ -52,7 +52,7 @@ codes! {
 layout! {
     /// Fixed part of a NIC vport context. A list follows.
     pub struct NicVportContext[0x100] big_endian {
-        /// Headers that a send WQE must contain inline, if the capability defers to this field.
+        /// Headers that a send WQE must contain inline. Applies only if the `inline_mode` capability is 1.
         @0x00[26:24]  min_inline_mode: u8,
         @0x00[2]      disable_multicast_loopback: bool,
         @0x00[1]      disable_unicast_loopback: bool,
@@ -60,7 +60,7 @@ layout! {
         @0x00[0]      roce: bool,
         /// Context changes for which the driver requests events. This device sends no such events.
         @0x04         event_arming: u32 => Hex,
-        /// Maximum frame length in bytes, including the same overhead as in the PMTU register.
+        /// Maximum frame length in bytes, with the same overhead as in the PMTU register.
         @0x24[15:0]   mtu: u16,
         @0x28         system_guid: u64 => Hex,
         @0x30         port_guid: u64 => Hex,
@@ -75,7 +75,7 @@ layout! {
         @0xf0[26:24]  list_type: u8 => ListType::word,
         /// Number of entries in the list.
         @0xf0[15:0]   list_len: u16,
-        /// MAC address of the port at power-on, unless a driver changed it.
+        /// Permanent MAC address of the port. Drivers can change it.
         @0xf6         permanent_mac: MacAddr,
     }
 }
