@@ -8,7 +8,7 @@ use protocol::net::ether::EtherFrame;
 use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, IcrcField, Imm, IpAddrs, NakCode, Opcode,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, Offload, Imm, IpAddrs, NakCode, Opcode,
     Operation as O, Packet, Reth, RoceFrame, Syndrome, Transport, seal,
 };
 use protocol::{Psn, WireError};
@@ -238,9 +238,9 @@ fn seal_adds_missing_icrc() {
         let mut out = Vec::new();
         let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
         writer.extend(&payload);
-        assert_eq!(writer.finish_with(IcrcField::LeftOut), bytes.len(), "{name}");
+        assert_eq!(writer.finish_with(Offload::Icrc), bytes.len(), "{name}");
         let expected = RoceFrame { encap, packet: Packet { bth, srqn: None, ext, payload: &payload } };
-        assert_eq!(RoceFrame::parse_with(&out, IcrcField::LeftOut), Ok(expected), "{name}");
+        assert_eq!(RoceFrame::parse_with(&out, Offload::Icrc), Ok(expected), "{name}");
         assert!(matches!(RoceFrame::parse(&out), Err(WireError::Icrc { .. })), "{name}");
         seal(&mut out).unwrap();
         assert_eq!(out, bytes, "{name}");

@@ -14,7 +14,7 @@ use protocol::net::ipv6::Ipv6;
 use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, IcrcField, Imm, IpAddrs, Opcode, Packet, Reth,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, Offload, Imm, IpAddrs, Opcode, Packet, Reth,
     RoceFrame, Syndrome, seal,
 };
 
@@ -135,7 +135,7 @@ proptest! {
         }
         out.truncate(len.index(out.len()) + 1);
         let _ = RoceFrame::parse(&out);
-        let _ = RoceFrame::parse_with(&out, IcrcField::LeftOut);
+        let _ = RoceFrame::parse_with(&out, Offload::Icrc);
         let _ = seal(&mut out.clone());
         let _ = EtherFrame::parse(&out).map(|frame| frame.is_roce());
         let _ = Packet::parse(out.get(42..).unwrap_or_default());

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 pub(crate) use batch::MEMORY_TURN_BYTES;
 pub use batch::{Origin, RxBatch, TxBatch};
+use protocol::roce::MAX_OFFLOADED_PAYLOAD;
 use serde::{Deserialize, Serialize};
 
 use self::ring::MemberRow;
@@ -28,6 +29,10 @@ use self::switch::Switch;
 /// Longest frame that a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
 /// 4096-byte payload needs less than half of this length.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
+
+/// Longest frame with segmentation offload, which only a fabric without ICRCs carries. The headers of a RoCE frame, with a
+/// VLAN tag, IPv6 and all extension headers, are shorter than 128 bytes.
+pub const MAX_OFFLOADED_FRAME_LEN: usize = MAX_OFFLOADED_PAYLOAD + 128;
 
 /// Shortest frame that a fabric carries: a bare Ethernet header. A fabric does not require padding.
 pub const MIN_FRAME_LEN: usize = 14;
@@ -78,8 +83,8 @@ pub trait Fabric {
         false
     }
 
-    /// Returns whether frames need an ICRC. Shared memory needs none: it does not corrupt frames, and computing
-    /// an ICRC costs more than moving the frame.
+    /// Returns whether every packet needs a frame of its own, with an ICRC. Shared memory needs neither: it does not
+    /// corrupt frames, and computing an ICRC costs more than moving the frame.
     fn needs_icrc(&self) -> bool {
         true
     }

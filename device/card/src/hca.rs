@@ -47,7 +47,7 @@ mod trace;
 
 use engine::{Completion, Config, Engine, Event, Instant, QpStates, QpStatus, Stats};
 use protocol::ids::{MacAddr, Qpn};
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 use serde::{Deserialize, Serialize};
 
 use self::doorbells::Doorbells;
@@ -241,7 +241,7 @@ impl<F: Frontend> Hca<F> {
     fn end_turn(&mut self) -> WorkLeft {
         self.deliver_looped();
         for frame in std::mem::take(&mut self.looped_back) {
-            self.handle_inbound(&frame, IcrcField::Computed);
+            self.handle_inbound(&frame, Offload::None);
         }
         self.serve_management();
 

@@ -11,7 +11,7 @@
 //! IBTA volume 1, sections 9.6.1.1 (BTH checks), 10.5.2 (multicast) and 13.5 (management QPs).
 
 use protocol::ids::Qpn;
-use protocol::roce::{Encap, Ext, IpAddrs, Packet};
+use protocol::roce::{Encap, Ext, IpAddrs, Mtu, Packet};
 use smallvec::SmallVec;
 
 use crate::qp::{is_marked, udp_len};
@@ -23,16 +23,45 @@ const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 impl Engine {
     /// Handles an incoming packet. The caller has verified the ICRC.
     pub fn handle_packet(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
+        self.count_received(encap, packet);
+        if is_multicast(encap) {
+            self.deliver_to_group(now, encap, packet, host);
+            return;
+        }
+        let Some(index) = self.receiver(packet) else {
+            return self.discard(encap, packet, DropReason::UnknownQp, host);
+        };
+        self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
+    }
+
+    /// Handles a frame that carries several packets, whose headers and total payload are in `packet`; see
+    /// [`Segmentation`](protocol::roce::Offload::Segmentation).
+    pub fn handle_segments(
+        &mut self,
+        now: Instant,
+        encap: &Encap,
+        packet: &Packet<'_>,
+        mtu: Mtu,
+        host: &mut impl Host,
+    ) {
+        let Some(index) = self.receiver(packet).filter(|_| !is_multicast(encap)) else {
+            return packet.segments(mtu).for_each(|segment| self.handle_packet(now, encap, &segment, host));
+        };
+        packet.segments(mtu).for_each(|segment| self.count_received(encap, &segment));
+        self.input_at(now, index, host, |qp, ctx| qp.handle_segments(ctx, encap, packet, mtu));
+    }
+
+    fn count_received(&mut self, encap: &Encap, packet: &Packet<'_>) {
         self.stats.received_packets += 1;
         self.stats.received_opcodes.count(packet.bth.opcode);
         self.stats.received_payload_bytes += packet.payload.len() as u64;
         self.stats.received_ip.count(&encap.ip, encap.ip.header_len() + usize::from(udp_len(packet)));
         self.stats.congestion.received_marked += u64::from(is_marked(encap.traffic_class));
+    }
+
+    /// Returns the table index of the QP that receives a unicast packet.
+    fn receiver(&self, packet: &Packet<'_>) -> Option<u32> {
         let to = packet.bth.dest_qp;
-        if is_multicast(encap) {
-            self.deliver_to_group(now, encap, packet, host);
-            return;
-        }
         // IBTA 13.5: on the wire, QP0 and QP1 are always addressed as 0 and 1. Internally, the QPs declared as QP0 and
         // QP1 have other numbers.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
@@ -40,10 +69,7 @@ impl Engine {
             (1, _, Some(gsi)) => gsi,
             _ => to,
         };
-        let Some(index) = self.destination(qpn, to) else {
-            return self.discard(encap, packet, DropReason::UnknownQp, host);
-        };
-        self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
+        self.destination(qpn, to)
     }
 
     // Marked cold to keep the unicast path small.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use protocol::ids::{MacAddr, Pkey, Qpn};
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
@@ -39,12 +39,28 @@ impl Default for Config {
 pub struct Transmit {
     /// Number of bytes appended to the caller's buffer.
     pub len: usize,
+    /// Number of packets that the frame carries.
+    pub packets: u32,
+    /// What remains to be done before the frame leaves the host; see [`Engine::set_offloads`].
+    pub offload: Offload,
     /// Destination MAC address of the frame.
     pub dst_mac: MacAddr,
     /// QP that sent the frame.
     pub qpn: Qpn,
     /// Work request that the packet belongs to, if it is a request packet.
     pub wr_id: Option<u64>,
+}
+
+/// What an engine leaves to the code that moves frames off-host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TxOffloads {
+    /// Nothing: every frame is in wire format.
+    #[default]
+    None,
+    /// The ICRC; see [`Offload::Icrc`].
+    Icrc,
+    /// The ICRC, and the division of long payloads into packets; see [`Offload::Segmentation`].
+    Segmentation,
 }
 
 /// An error from [`Engine::create_qp`] or [`Engine::modify_qp`].
@@ -163,7 +179,7 @@ pub struct Engine {
     pub(crate) stats: Stats,
     states: QpStates,
     pooled: PooledSlots,
-    icrc: IcrcField,
+    offloads: TxOffloads,
 }
 
 impl Engine {
@@ -186,14 +202,14 @@ impl Engine {
             stats: Stats::default(),
             states: QpStates::default(),
             pooled: PooledSlots::default(),
-            icrc: IcrcField::default(),
+            offloads: TxOffloads::default(),
         }
     }
 
     /// Discards all QPs, queued events, deadlines and P_Keys without reporting anything, and applies a new
     /// configuration (INIT_HCA, reset). Counters are not reset.
     pub fn reset(&mut self, config: Config) {
-        *self = Self { stats: self.stats, icrc: self.icrc, ..Self::new(config) };
+        *self = Self { stats: self.stats, offloads: self.offloads, ..Self::new(config) };
     }
 
     /// Replaces the P_Key table for all QPs. Initially, the table holds only the default partition. An entry whose low
@@ -312,8 +328,8 @@ impl Engine {
         }
     }
 
-    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_icrc`]). Returns `None` if
-    /// there is nothing to send until the next input or deadline. QPs take turns of up to 32 frames. The call can
+    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_offloads`]). Returns `None` if
+    /// there is nothing to send until the next input or deadline. QPs take turns of up to 32 packets; the last frame of a turn may exceed it. The call can
     /// produce events, for example when a gather fails or a datagram has been sent.
     pub fn poll_transmit(
         &mut self,
@@ -339,7 +355,7 @@ impl Engine {
                 stats: &mut self.stats,
                 pkeys: &self.pkeys,
                 pooled: self.pooled,
-                icrc: self.icrc,
+                offloads: self.offloads,
             };
             let step = qp.transmit(&mut ctx, out);
             self.pooled.update(before, qp.pooled_slots());
@@ -356,12 +372,14 @@ impl Engine {
                 Step::Frame(frame) => {
                     let qpn = qp.qpn();
                     let more = qp.has_work();
-                    self.turn_left -= 1;
+                    self.turn_left = self.turn_left.saturating_sub(frame.emitted.packets);
                     if self.turn_left == 0 || !more {
                         self.end_turn(more);
                     }
                     return Some(Transmit {
-                        len: frame.len,
+                        len: frame.emitted.len,
+                        packets: frame.emitted.packets,
+                        offload: frame.emitted.offload,
                         dst_mac: frame.dst_mac,
                         qpn,
                         wr_id: frame.wr_id,
@@ -381,10 +399,9 @@ impl Engine {
         None
     }
 
-    /// Selects whether the engine computes the ICRC of frames (default) or leaves it to the code that moves the frame
-    /// off-host.
-    pub fn set_icrc(&mut self, field: IcrcField) {
-        self.icrc = field;
+    /// Selects what the engine leaves to the code that moves frames off-host.
+    pub fn set_offloads(&mut self, offloads: TxOffloads) {
+        self.offloads = offloads;
     }
 
     /// Returns the next event, in order of occurrence.
@@ -471,7 +488,7 @@ impl Engine {
             stats: &mut self.stats,
             pkeys: &self.pkeys,
             pooled: self.pooled,
-            icrc: self.icrc,
+            offloads: self.offloads,
         };
         act(qp, &mut ctx);
         self.pooled.update(before, qp.pooled_slots());

@@ -42,16 +42,17 @@ mod work;
 pub use by_opcode::ByOpcode;
 pub use drops::{DropReason, Dropped, Drops};
 pub use durations::Durations;
-pub use engine::{Config, Engine, QpError, Transmit};
+pub use engine::{Config, Engine, QpError, Transmit, TxOffloads};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
 pub use host::{
     Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, PeerRequest, RecvSource, XrcError,
 };
 pub use local::{LocalOp, LocalToken};
+pub use protocol::roce::Mtu;
 pub use pooled_slots::PooledSlots;
 pub use qp::attr::{
-    AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
+    AckTimeout, Flush, GrhArea, Modify, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
     State,
 };
 pub use recovery::{NakKind, ReceivedNak, Retry, RetryCause};

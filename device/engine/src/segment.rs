@@ -1,10 +1,12 @@
-//! Segmentation of SEND and WRITE messages into packets of one path MTU.
+//! Segmentation of SEND and WRITE messages into packets of one path MTU, or into frames of several packets.
 
-use protocol::roce::{Ext, Operation, Position, Reth};
+use std::ops::Range;
+
+use protocol::roce::{Ext, MAX_OFFLOADED_PAYLOAD, Operation, Position, Reth};
 
 use crate::SendOp;
 
-/// One packet of a SEND or WRITE message.
+/// One or more consecutive packets of a SEND or WRITE message, sent in one frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub(crate) operation: Operation,
@@ -15,20 +17,28 @@ pub(crate) struct Segment {
     pub(crate) len: usize,
 }
 
+/// Returns the number of packets that a frame with segmentation offload carries, beginning with packet `index` of the
+/// message. Frames end at fixed places in the message, so that a retransmission divides it in the same way.
+pub(crate) fn packets_in_frame(mtu: usize, index: u32) -> u32 {
+    let most = u32::try_from(MAX_OFFLOADED_PAYLOAD / mtu).unwrap_or(u32::MAX);
+    most - index % most
+}
+
 /// Returns the number of packets in a message or READ response, which is at least 1.
 pub(crate) fn packet_count(len: u32, mtu: usize) -> u32 {
     u32::try_from((len as usize).div_ceil(mtu).max(1))
         .expect("a 32-bit length in packets of at least one byte")
 }
 
-/// Returns the payload length of packet `index` of a message.
-pub(crate) fn payload_len(len: u32, mtu: usize, index: u32) -> usize {
-    (len as usize).saturating_sub(index as usize * mtu).min(mtu)
+/// Returns the total payload length of consecutive packets of a message.
+pub(crate) fn payload_len(len: u32, mtu: usize, packets: Range<u32>) -> usize {
+    (len as usize).saturating_sub(packets.start as usize * mtu).min(packets.len() * mtu)
 }
 
-/// Returns packet `index` of a SEND or WRITE of `len` bytes, or `None` for any other operation.
-pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<Segment> {
-    let last = index + 1 == packet_count(len, mtu);
+/// Returns consecutive packets of a SEND or WRITE of `len` bytes as one segment, or `None` for any other operation.
+pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, packets: Range<u32>) -> Option<Segment> {
+    let index = packets.start;
+    let last = packets.end == packet_count(len, mtu);
     let position = Position::of(index == 0, last);
     let (operation, ext) = match *op {
         SendOp::Send { imm } => {
@@ -56,5 +66,6 @@ pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, index: u32) -> Option<S
         | SendOp::Local(_)
         | SendOp::Nop => return None,
     };
-    Some(Segment { operation, ext, offset: index as usize * mtu, len: payload_len(len, mtu, index) })
+    let offset = index as usize * mtu;
+    Some(Segment { operation, ext, offset, len: payload_len(len, mtu, packets) })
 }

@@ -16,7 +16,7 @@ use drivers::{Bus, syndrome};
 use engine::Instant;
 use protocol::Psn;
 use protocol::ids::{Iova, Lid};
-use protocol::roce::{IcrcField, RoceFrame};
+use protocol::roce::{Offload, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -118,7 +118,7 @@ impl<F: Frontend> Machine<F> {
                 self.hca.handle_frame(&frame);
             }
             10 => {
-                let icrc = if input.byte() < 128 { IcrcField::Computed } else { IcrcField::LeftOut };
+                let icrc = if input.byte() < 128 { Offload::None } else { Offload::Icrc };
                 self.hca.handle_arrival(input.bytes(255), icrc);
             }
             11 => {

@@ -8,7 +8,7 @@ use card::net::{DropReason, Port};
 use engine::Instant;
 use protocol::ids::Lid;
 use protocol::net::checksum::Checksum;
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 
 use super::OPERATIONS;
 use super::input::Input;
@@ -52,7 +52,7 @@ pub fn run(input: &[u8]) {
 fn receive(port: &mut Port, now: Instant, frame: &[u8]) {
     let Some(untagged) = port.untag(frame) else { return };
     let mut answers = TxBatch::default();
-    let handed_on = port.receive(now, &untagged, IcrcField::Computed, &mut answers).is_some();
+    let handed_on = port.receive(now, &untagged, Offload::None, &mut answers).is_some();
     assert!(answers.len() <= usize::from(!handed_on));
     for (dst, answer) in answers.iter() {
         assert_eq!(
@@ -196,6 +196,6 @@ fn check_arp_reply(port: &mut Port, now: Instant) {
     frame.extend(identity(NEIGHBOUR).mac.0);
     arp(&mut frame, identity(NEIGHBOUR), identity(OWN), &mut Input::new(&[1]));
     let mut answers = TxBatch::default();
-    assert!(port.receive(later, &frame, IcrcField::Computed, &mut answers).is_none());
+    assert!(port.receive(later, &frame, Offload::None, &mut answers).is_none());
     assert_eq!(answers.len(), 1, "the ARP request must be answered");
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use card::fabric::ring::memory::{RingLen, Side, ends};
 use card::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use super::input::Input;
@@ -24,7 +24,7 @@ const COUNTERS_LEN: usize = 4096;
 /// Offset of the first frame.
 const DATA_AT: usize = 8192;
 
-const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
+const FIELDS: [Offload; 2] = [Offload::None, Offload::Icrc];
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);

@@ -44,7 +44,7 @@ use protocol::hca::mlx5::wqe::{
     BLOCK, ControlSegment, DataItem, DataSegment, Opcode, Operation, RecvWqe, RemoteSegment, SendWqe,
 };
 use protocol::ids::{Cqn, Iova, Lid, Lkey, Pdn, Qpn, Rkey, UarIndex, Va};
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 use smallvec::smallvec;
 
 /// Bus addresses. The command queue and its mailboxes are at [`Layout::LARGE`].
@@ -302,7 +302,7 @@ fn serve(guest: &mut Guest<Mlx5>, input: &Input<'_>) -> bool {
             true
         }
         Input::Turn(frames) => {
-            frames.iter().for_each(|frame| guest.hca.handle_arrival(frame, IcrcField::LeftOut));
+            frames.iter().for_each(|frame| guest.hca.handle_arrival(frame, Offload::Icrc));
             let left = guest.hca.drain();
             left.frames || left.other
         }

@@ -10,7 +10,7 @@ use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
-use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, seal};
+use protocol::roce::{FrameWriter, Offload, MAX_PAYLOAD, Packet, RoceFrame, seal};
 
 pub type Target = fn(&[u8]);
 
@@ -43,7 +43,7 @@ pub fn decode_frame(frame: &[u8]) {
     // A frame that parses without its ICRC must parse to the same value once it is sealed.
     let mut sealed = frame.to_vec();
     let is_sealed = seal(&mut sealed).is_ok();
-    if let Ok(unsealed) = RoceFrame::parse_with(frame, IcrcField::LeftOut) {
+    if let Ok(unsealed) = RoceFrame::parse_with(frame, Offload::Icrc) {
         assert!(is_sealed);
         assert_eq!(RoceFrame::parse(&sealed), Ok(unsealed));
     }

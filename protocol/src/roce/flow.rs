@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::Psn;
     use crate::ids::{FlowLabel, MacAddr, Pkey, Qpn};
-    use crate::roce::{Bth, Ext, FrameWriter, IcrcField, Opcode, Operation, RoceFrame};
+    use crate::roce::{Bth, Ext, FrameWriter, Offload, Opcode, Operation, RoceFrame};
 
     const ENCAP: Encap = Encap {
         src_mac: MacAddr([2, 0, 0, 0, 0, 1]),
@@ -150,7 +150,7 @@ mod tests {
     fn flow_frames_may_differ_in_length_and_source_port() {
         let encap = Encap { src_port: 0xd234, ..ENCAP };
         let bytes = frame(&encap, &[7; 100]);
-        let found = RoceFrame::parse_in_flow(&flow(), &bytes, IcrcField::Computed);
+        let found = RoceFrame::parse_in_flow(&flow(), &bytes, Offload::None);
         assert_eq!(found, RoceFrame::parse(&bytes).ok());
         assert!(found.is_some_and(|found| found.encap == encap && found.packet.payload == [7; 100]));
     }
@@ -167,7 +167,7 @@ mod tests {
             },
         ] {
             let bytes = frame(&other, &[]);
-            assert_eq!(RoceFrame::parse_in_flow(&flow(), &bytes, IcrcField::Computed), None, "{other:?}");
+            assert_eq!(RoceFrame::parse_in_flow(&flow(), &bytes, Offload::None), None, "{other:?}");
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
             if cut < 70 {
                 bytes.truncate(bytes.len().saturating_sub(cut));
             }
-            let field = if left_out { IcrcField::LeftOut } else { IcrcField::Computed };
+            let field = if left_out { Offload::Icrc } else { Offload::None };
             if let Some(found) = RoceFrame::parse_in_flow(&flow(), &bytes, field) {
                 prop_assert_eq!(Ok(found), RoceFrame::parse_with(&bytes, field));
             }

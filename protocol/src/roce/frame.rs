@@ -7,9 +7,9 @@ use zerocopy::IntoBytes;
 
 use super::encap::Unwrapped;
 use super::ext::{RawXrceth, XRCETH_LEN};
-use super::icrc::{ICRC_LEN, IcrcField, icrc};
+use super::icrc::{ICRC_LEN, icrc};
 use super::packet::pad_count;
-use super::{Bth, Encap, Ext, FlowHeaders, IpAddrs, Packet};
+use super::{Bth, Encap, Ext, FlowHeaders, IpAddrs, Mtu, Offload, Packet};
 use crate::WireError;
 use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
@@ -18,11 +18,15 @@ use crate::view::split;
 /// Largest payload of a packet in bytes, which is the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
+/// Largest payload of a frame with the offload [`Segmentation`](Offload::Segmentation), in bytes. Every path MTU
+/// divides it, and the frame still fits into an IP datagram.
+pub const MAX_OFFLOADED_PAYLOAD: usize = 32 << 10;
+
 /// Byte range of the checksum in a UDP datagram.
 const CHECKSUM: Range<usize> = 6..8;
 
 /// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified too, unless the frame was parsed
-/// with [`IcrcField::LeftOut`].
+/// with another offload than [`Offload::None`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFrame<'a> {
     /// Ethernet, IP and UDP headers.
@@ -38,38 +42,49 @@ impl<'a> RoceFrame<'a> {
     /// Returns the first error found. The Ethernet, IP and UDP headers are checked first, with their lengths and
     /// checksums (a UDP checksum of 0 means none), then the ICRC, and finally the packet (see [`Packet::parse`]).
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
-        Self::parse_with(frame, IcrcField::Computed)
+        Self::parse_with(frame, Offload::None)
     }
 
-    /// Parses a frame. The ICRC is verified only if `field` is [`IcrcField::Computed`].
+    /// Parses a frame. The ICRC is verified only if `offload` is [`Offload::None`].
     ///
     /// # Errors
-    /// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC if the ICRC is not verified.
-    pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
-        Self::of(&Encap::unwrap(frame)?, field)
+    /// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC if the ICRC is not verified. With
+    /// [`Offload::Segmentation`], also fails if the payload exceeds [`MAX_OFFLOADED_PAYLOAD`], or [`MAX_PAYLOAD`] if the
+    /// packet cannot be divided.
+    pub fn parse_with(frame: &'a [u8], offload: Offload) -> Result<Self, WireError> {
+        Self::of(&Encap::unwrap(frame)?, offload)
     }
 
     /// Parses a frame of a flow, with the same result as [`RoceFrame::parse_with`]. Returns `None` if the frame is not
     /// part of the flow or has an error.
-    pub fn parse_in_flow(flow: &FlowHeaders, frame: &'a [u8], field: IcrcField) -> Option<Self> {
-        Self::of(&flow.unwrap(frame)?, field).ok()
+    pub fn parse_in_flow(flow: &FlowHeaders, frame: &'a [u8], offload: Offload) -> Option<Self> {
+        Self::of(&flow.unwrap(frame)?, offload).ok()
     }
 
-    fn of(unwrapped: &Unwrapped<'a>, field: IcrcField) -> Result<Self, WireError> {
+    fn of(unwrapped: &Unwrapped<'a>, offload: Offload) -> Result<Self, WireError> {
         let Unwrapped { encap, ip_and_udp, transport } = *unwrapped;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };
         // Report a packet that is too short for a BTH as such, not as an ICRC mismatch.
         split(covered, 12, "BTH")?;
-        if field == IcrcField::Computed {
+        if offload == Offload::None {
             let expected = icrc(ip_and_udp, covered);
             let found = u32::from_le_bytes(*found);
             if found != expected {
                 return Err(WireError::Icrc { found, expected });
             }
         }
-        Ok(Self { encap, packet: Packet::parse(covered)? })
+        let packet = Packet::parse(covered)?;
+        if let Offload::Segmentation(mtu) = offload {
+            let is_divided = packet.segment_count(mtu) > 1;
+            let most = if is_divided { MAX_OFFLOADED_PAYLOAD } else { MAX_PAYLOAD };
+            if packet.payload.len() > most {
+                let value = u64::try_from(packet.payload.len()).unwrap_or(u64::MAX);
+                return Err(WireError::Invalid { what: "payload length", value });
+            }
+        }
+        Ok(Self { encap, packet })
     }
 }
 
@@ -104,7 +119,7 @@ impl<'a> FrameWriter<'a> {
     /// Like [`FrameWriter::new`], but also writes an XRCETH for `srqn` if the opcode requires one.
     ///
     /// # Panics
-    /// Panics if `payload_len` exceeds [`MAX_PAYLOAD`], or if `ext` is not the variant that `bth.opcode` requires. Also
+    /// Panics if `payload_len` exceeds [`MAX_OFFLOADED_PAYLOAD`], or if `ext` is not the variant that `bth.opcode` requires. Also
     /// panics if the opcode requires an XRCETH but `srqn` is missing, or if it requires none but `srqn` is present.
     pub fn with_xrceth(
         out: &'a mut Vec<u8>,
@@ -114,7 +129,7 @@ impl<'a> FrameWriter<'a> {
         ext: &Ext,
         payload_len: usize,
     ) -> Self {
-        assert!(payload_len <= MAX_PAYLOAD, "payload of {payload_len} bytes in one packet");
+        assert!(payload_len <= MAX_OFFLOADED_PAYLOAD, "payload of {payload_len} bytes in one frame");
         assert_eq!(ext.kind(), bth.opcode.ext_kind(), "extension headers of {:?}", bth.opcode);
         assert_eq!(srqn.is_some(), bth.opcode.has_xrceth(), "XRCETH of {:?}", bth.opcode);
         let frame = out.len();
@@ -124,7 +139,7 @@ impl<'a> FrameWriter<'a> {
         let transport_len = size_of_val(&raw_bth) + ext_len + payload_len + pad + ICRC_LEN;
         let ether = encap.ether_len();
         out.reserve(ether + encap.ip.header_len() + size_of::<RawUdp>() + transport_len);
-        encap.emit(transport_len, out).expect("MAX_PAYLOAD and headers fit an IP datagram");
+        encap.emit(transport_len, out).expect("MAX_OFFLOADED_PAYLOAD and headers fit an IP datagram");
         out.extend_from_slice(raw_bth.as_bytes());
         if let Some(srqn) = srqn {
             out.extend_from_slice(RawXrceth::of(srqn).as_bytes());
@@ -162,17 +177,21 @@ impl<'a> FrameWriter<'a> {
 
     /// Adds the pad bytes and the ICRC, and fills in the UDP checksum. Returns the length of the frame in bytes.
     pub fn finish(self) -> usize {
-        self.finish_with(IcrcField::Computed)
+        self.finish_with(Offload::None)
     }
 
-    /// Like [`FrameWriter::finish`], but skips the ICRC and the UDP checksum if `field` is [`IcrcField::LeftOut`].
-    /// [`seal`] adds them later.
-    pub fn finish_with(mut self, field: IcrcField) -> usize {
+    /// Like [`FrameWriter::finish`], but skips the ICRC and the UDP checksum unless `offload` is [`Offload::None`].
+    ///
+    /// # Panics
+    /// Panics if the payload exceeds [`MAX_PAYLOAD`] and `offload` is not [`Offload::Segmentation`].
+    pub fn finish_with(mut self, offload: Offload) -> usize {
+        let is_one_packet = self.payload_len <= MAX_PAYLOAD;
+        assert!(is_one_packet || matches!(offload, Offload::Segmentation(_)), "{} bytes in a packet", self.payload_len);
         let covered_len = self.payload + self.payload_len + pad_count(self.payload_len);
         if self.out.len() < covered_len {
             self.out.resize(covered_len, 0);
         }
-        if field == IcrcField::LeftOut {
+        if offload != Offload::None {
             self.out.extend_from_slice(&[0; ICRC_LEN]);
             let len = self.out.len() - self.frame;
             self.keep += len;
@@ -198,7 +217,7 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
-/// Computes the ICRC and the UDP checksum of a frame that was written with [`IcrcField::LeftOut`]. A complete frame
+/// Computes the ICRC and the UDP checksum of a frame that was written with [`Offload::Icrc`]. A complete frame
 /// remains unchanged. A damaged frame also gets a valid ICRC, so receivers can no longer detect the damage.
 ///
 /// # Errors
@@ -217,6 +236,24 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     if matches!(encap.ip, IpAddrs::V6 { .. }) || datagram[CHECKSUM] != [0; 2] {
         datagram[CHECKSUM].fill(0);
         emit_udp_checksum(&encap.ip, datagram);
+    }
+    Ok(())
+}
+
+/// Builds the frames of the packets that a frame with the offload [`Offload::Segmentation`] stands for, with their
+/// ICRCs, and calls `act` for each, in PSN order.
+///
+/// # Errors
+/// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC.
+pub fn for_each_frame(frame: &[u8], mtu: Mtu, mut act: impl FnMut(&[u8])) -> Result<(), WireError> {
+    let RoceFrame { encap, packet } = RoceFrame::parse_with(frame, Offload::Segmentation(mtu))?;
+    let mut out = Vec::new();
+    for Packet { bth, srqn, ext, payload } in packet.segments(mtu) {
+        out.clear();
+        let mut writer = FrameWriter::with_xrceth(&mut out, &encap, &bth, srqn, &ext, payload.len());
+        writer.extend(payload);
+        writer.finish();
+        act(&out);
     }
     Ok(())
 }

@@ -23,17 +23,6 @@ use crate::net::udp::RawUdp;
 /// Length of the ICRC field in bytes.
 pub const ICRC_LEN: usize = 4;
 
-/// Whether the ICRC of a frame has been computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IcrcField {
-    /// The field holds the ICRC.
-    #[default]
-    Computed,
-    /// The field is a placeholder, because the frame has not left the host's memory. [`seal`](super::seal) computes the
-    /// ICRC before the frame leaves the host.
-    LeftOut,
-}
-
 const BTH_LEN: usize = size_of::<RawBth>();
 
 /// Block size of the CRC implementation in bytes. A partial block at the end is processed byte by byte.

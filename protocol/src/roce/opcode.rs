@@ -218,6 +218,21 @@ impl Operation {
         }
     }
 
+    /// Returns the operation of the packet at another position in the same message. Operations that always consist of a
+    /// single packet are returned unchanged.
+    pub const fn at(self, position: Position) -> Self {
+        match (self, position) {
+            (Self::SendLastInvalidate | Self::SendOnlyInvalidate, Position::Last) => Self::SendLastInvalidate,
+            (Self::SendLastInvalidate | Self::SendOnlyInvalidate, Position::Only) => Self::SendOnlyInvalidate,
+            _ => match self.kind() {
+                Kind::Send => Self::send(position, self.has_imm()),
+                Kind::Write => Self::write(position, self.has_imm()),
+                Kind::ReadResponse => Self::read_response(position),
+                _ => self,
+            },
+        }
+    }
+
     /// Returns the position of the packet in its message. Reserved codes, and operations that always consist of a
     /// single packet, have [`Position::Only`].
     pub const fn position(self) -> Position {

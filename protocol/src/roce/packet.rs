@@ -1,7 +1,9 @@
 //! Transport part of a RoCE packet: everything between the UDP header and the ICRC.
 
-use super::ext::RawXrceth;
-use super::{Bth, Ext};
+use super::bth::RawBth;
+use super::ext::{RawXrceth, XRCETH_LEN};
+use super::icrc::ICRC_LEN;
+use super::{Bth, Ext, ExtKind, Kind, Mtu, Opcode, Position, Transport};
 use crate::WireError;
 use crate::ids::Srqn;
 
@@ -43,6 +45,57 @@ impl<'a> Packet<'a> {
         }
         let payload = padded.get(..len).unwrap_or_default();
         Ok(Self { bth, srqn, ext, payload })
+    }
+
+    /// Returns the length of the packet in bytes, from the BTH to the ICRC.
+    pub fn wire_len(&self) -> usize {
+        let xrceth = self.srqn.map_or(0, |_| XRCETH_LEN);
+        let padded = self.payload.len() + pad_count(self.payload.len());
+        size_of::<RawBth>() + xrceth + self.ext.kind().len_bytes() + padded + ICRC_LEN
+    }
+
+    /// Returns the packets that this packet stands for if its frame has the offload
+    /// [`Segmentation`](super::Offload::Segmentation), in PSN order. Only SENDs, WRITEs and READ responses of connected
+    /// services are divided.
+    pub fn segments(self, mtu: Mtu) -> impl Iterator<Item = Self> {
+        let count = self.segment_count(mtu);
+        (0..count).map(move |index| self.segment(mtu, index, count))
+    }
+
+    /// Returns the number of packets that [`Packet::segments`] returns, which is at least 1.
+    pub fn segment_count(&self, mtu: Mtu) -> u32 {
+        let Opcode { transport, operation } = self.bth.opcode;
+        let is_divided = matches!(operation.kind(), Kind::Send | Kind::Write | Kind::ReadResponse)
+            && transport != Transport::Ud;
+        let count = if is_divided { self.payload.len().div_ceil(mtu.bytes()).max(1) } else { 1 };
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    fn segment(&self, mtu: Mtu, index: u32, count: u32) -> Self {
+        if count == 1 {
+            return *self;
+        }
+        let position = self.bth.opcode.operation.position();
+        let is_last = index + 1 == count;
+        let position = Position::of(index == 0 && position.begins(), is_last && position.ends());
+        let opcode = Opcode { operation: self.bth.opcode.operation.at(position), ..self.bth.opcode };
+        let ext = match (opcode.ext_kind(), self.ext) {
+            (ExtKind::None, _) => Ext::None,
+            (ExtKind::Reth, Ext::RethImm(reth, _)) => Ext::Reth(reth),
+            (ExtKind::Imm, Ext::RethImm(_, imm)) => Ext::Imm(imm),
+            (_, ext) => ext,
+        };
+        let bth = Bth {
+            opcode,
+            psn: self.bth.psn.advance(index),
+            // The requester needs no earlier acknowledgement than that of the last packet.
+            ack_req: self.bth.ack_req && is_last,
+            solicited: self.bth.solicited && is_last,
+            ..self.bth
+        };
+        let start = index as usize * mtu.bytes();
+        let end = self.payload.len().min(start + mtu.bytes());
+        Self { bth, ext, payload: self.payload.get(start..end).unwrap_or_default(), ..*self }
     }
 }
 

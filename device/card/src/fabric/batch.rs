@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use protocol::ids::MacAddr;
-use protocol::roce::{IcrcField, seal};
+use protocol::roce::{Offload, seal};
 use smallvec::SmallVec;
 
 use super::sources::Source;
@@ -30,7 +30,7 @@ pub(super) struct TxFrame {
     pub(super) end: usize,
     pub(super) dst: MacAddr,
     pub(super) origin: Origin,
-    pub(super) icrc: IcrcField,
+    pub(super) offload: Offload,
 }
 
 /// Origin of a frame, which determines how a fabric treats it.
@@ -63,13 +63,13 @@ impl TxBatch {
 
     /// Commits the bytes appended since the last commit as a frame for `dst`.
     pub fn commit(&mut self, dst: MacAddr) {
-        self.commit_with(dst, Origin::Own, IcrcField::Computed);
+        self.commit_with(dst, Origin::Own, Offload::None);
     }
 
     /// Like [`TxBatch::commit`], but also sets the frame's origin and whether the frame contains its ICRC.
-    pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, icrc: IcrcField) {
+    pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, offload: Offload) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
-        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin, icrc });
+        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin, offload });
     }
 
     /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
@@ -89,10 +89,10 @@ impl TxBatch {
     /// Adds the ICRC to the last frame if it is missing.
     pub fn seal_last(&mut self) {
         if let Some(frame) = self.frames.back_mut()
-            && frame.icrc == IcrcField::LeftOut
+            && frame.offload == Offload::Icrc
             && let Some(bytes) = self.bytes.get_mut(frame.start..)
         {
-            frame.icrc = IcrcField::Computed;
+            frame.offload = Offload::None;
             // Frames from the engine are always well-formed, so this cannot fail.
             let _ = seal(bytes);
         }
@@ -189,7 +189,7 @@ impl TxBatch {
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
         frames.extend(
-            self.frames.drain(..).map(|TxFrame { start, end, icrc, .. }| RxFrame { range: start..end, icrc }),
+            self.frames.drain(..).map(|TxFrame { start, end, offload, .. }| RxFrame { range: start..end, offload }),
         );
         Frames { bytes: std::mem::replace(&mut self.bytes, bytes), frames }
     }
@@ -326,13 +326,13 @@ pub struct RxBatch {
 #[derive(Clone, Debug)]
 pub(super) struct RxFrame {
     range: Range<usize>,
-    icrc: IcrcField,
+    offload: Offload,
 }
 
 impl RxFrame {
     /// Describes a frame that was received from a wire, and therefore contains its ICRC.
     pub(super) fn whole(range: Range<usize>) -> Self {
-        Self { range, icrc: IcrcField::Computed }
+        Self { range, offload: Offload::None }
     }
 }
 
@@ -344,10 +344,10 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn push(&mut self, frame: &[u8], icrc: IcrcField) {
+    pub(super) fn push(&mut self, frame: &[u8], offload: Offload) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(frame);
-        self.frames.push(RxFrame { range: start..self.bytes.len(), icrc });
+        self.frames.push(RxFrame { range: start..self.bytes.len(), offload });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -389,9 +389,9 @@ impl RxBatch {
     }
 
     /// Commits the bytes written to [`RxBatch::space`] as a frame.
-    pub(super) fn commit(&mut self, len: usize, icrc: IcrcField) {
+    pub(super) fn commit(&mut self, len: usize, offload: Offload) {
         let start = self.end();
-        self.frames.push(RxFrame { range: start..start + len, icrc });
+        self.frames.push(RxFrame { range: start..start + len, offload });
     }
 
     /// Starting at index `first`, drops every frame for which `keep` returns false.
@@ -418,8 +418,8 @@ impl RxBatch {
     }
 
     /// Returns the frames in order of arrival, and whether each contains its ICRC.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], IcrcField)> {
-        self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.icrc))
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], Offload)> {
+        self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.offload))
     }
 
     pub fn len(&self) -> usize {

@@ -165,7 +165,7 @@ impl Member {
             if !arrivals.have_room(run.len() + 1, run.bytes() + bytes.len()) {
                 break;
             }
-            run.push(bytes, frame.icrc);
+            run.push(bytes, frame.offload);
         }
         let taken = run.len();
         self.add(arrivals, run);

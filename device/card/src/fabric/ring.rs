@@ -238,7 +238,7 @@ impl RingFabric {
     fn put(&mut self, slot: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(slot) else { return 0 };
         let frames = batch.frames().take(count);
-        match link.put(frames.map(|frame| (batch.slice(frame.start..frame.end), frame.icrc))) {
+        match link.put(frames.map(|frame| (batch.slice(frame.start..frame.end), frame.offload))) {
             Ok(put) => {
                 self.stats.tx_frames += put as u64;
                 put

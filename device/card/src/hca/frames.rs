@@ -1,11 +1,11 @@
 //! Moves frames between the port and the fabric through capture, impairments and neighbour resolution.
 
-use std::borrow::Cow;
-
+use engine::TxOffloads;
+use protocol::WireError;
 use protocol::describe::Field as _;
 use protocol::ids::Qpn;
 use protocol::net::ether::EtherFrame;
-use protocol::roce::{IcrcField, RoceFrame, seal};
+use protocol::roce::{Offload, RoceFrame, for_each_frame, seal};
 
 use super::Hca;
 use crate::capture::{About, Direction};
@@ -45,13 +45,14 @@ impl Sender {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Handles a frame that arrived from the fabric, possibly without its ICRC.
-    pub fn handle_arrival(&mut self, frame: &[u8], icrc: IcrcField) {
-        if icrc == IcrcField::Computed || self.shows_frames() {
-            return self.handle_frame(&sealed(frame, icrc));
+    /// Handles a frame that arrived from the fabric, which may need an offload.
+    pub fn handle_arrival(&mut self, frame: &[u8], offload: Offload) {
+        if offload == Offload::None || self.shows_frames() {
+            let handled = for_each_wire_frame(frame, offload, |frame| self.handle_frame(frame));
+            return self.report_error(frame, handled);
         }
         self.expect_doorbells();
-        self.deliver_with(frame, icrc);
+        self.deliver_with(frame, offload);
     }
 
     /// Handles a frame from the fabric. The frame is in wire format, with its ICRC.
@@ -132,7 +133,7 @@ impl<F: Frontend> Hca<F> {
         quota
     }
 
-    /// Returns whether frames are captured, recorded or impaired, and therefore need an ICRC.
+    /// Returns whether frames are captured, recorded or impaired, and must therefore be in wire format.
     fn shows_frames(&self) -> bool {
         self.capture.is_some() || self.sink.is_some() || !self.impairments.is_idle()
     }
@@ -140,9 +141,8 @@ impl<F: Frontend> Hca<F> {
     /// Collects up to `quota` frames from the engine while the batch has room. Returns the number of frames,
     /// including those that a rule drops or holds.
     fn transmit_roce(&mut self, quota: usize) -> usize {
-        let icrc =
-            if self.needs_icrc || self.shows_frames() { IcrcField::Computed } else { IcrcField::LeftOut };
-        self.engine.set_icrc(icrc);
+        let in_wire_format = self.needs_icrc || self.shows_frames();
+        self.engine.set_offloads(if in_wire_format { TxOffloads::None } else { TxOffloads::Segmentation });
         for made in 0..quota {
             if !self.has_room() {
                 return made;
@@ -154,7 +154,7 @@ impl<F: Frontend> Hca<F> {
             drop(host);
             // A packet without a work request is a response.
             let origin = if sent.wr_id.is_none() { Origin::Answer } else { Origin::Own };
-            self.outbound.commit_with(sent.dst_mac, origin, icrc);
+            self.outbound.commit_with(sent.dst_mac, origin, sent.offload);
             let to_self = self.port.is_own_mac(sent.dst_mac);
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
@@ -168,20 +168,21 @@ impl<F: Frontend> Hca<F> {
             if sent.dst_mac.is_multicast()
                 && let Some(frame) = self.outbound.last()
             {
-                self.looped.push(frame, IcrcField::Computed);
+                self.looped.push(frame, Offload::None);
             }
             if for_management {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
-                self.port.count_sent(&frame);
-                self.manage(&frame);
+                self.port.count_sent(&frame, sent.offload);
+                let managed = for_each_wire_frame(&frame, sent.offload, |frame| self.manage(frame));
+                self.report_error(&frame, managed);
             } else if to_self {
-                self.loop_last(icrc, || about(sent.qpn, wr));
+                self.loop_last(sent.offload, || about(sent.qpn, wr));
             } else if sent.dst_mac == UNRESOLVED {
-                self.count_sent();
+                self.count_sent(sent.offload);
                 self.resolve_and_send(|| about(sent.qpn, wr));
             } else {
-                self.count_sent();
+                self.count_sent(sent.offload);
                 self.send_frame(|| about(sent.qpn, wr));
             }
         }
@@ -189,34 +190,35 @@ impl<F: Frontend> Hca<F> {
     }
 
     pub(super) fn deliver(&mut self, frame: &[u8]) {
-        self.deliver_with(frame, IcrcField::Computed);
+        self.deliver_with(frame, Offload::None);
     }
 
-    fn deliver_with(&mut self, frame: &[u8], icrc: IcrcField) {
+    fn deliver_with(&mut self, frame: &[u8], offload: Offload) {
         if self.port.is_looped_back() {
             self.port.refuse(DropReason::Loopback);
             return self.report_drop(frame);
         }
-        self.handle_inbound(frame, icrc);
+        self.handle_inbound(frame, offload);
     }
 
     /// Handles a frame that arrives at the port, either from the fabric or through loopback.
-    pub(super) fn handle_inbound(&mut self, frame: &[u8], icrc: IcrcField) {
+    pub(super) fn handle_inbound(&mut self, frame: &[u8], offload: Offload) {
         if !self.is_port_active() {
             self.port.refuse(DropReason::LinkDown);
             return self.report_drop(frame);
         }
-        if let Some(received) = self.port.receive_in_flow(frame, icrc) {
-            return self.handle_packet(frame, &received);
+        if let Some(received) = self.port.receive_in_flow(frame, offload) {
+            return self.handle_packet(frame, &received, offload);
         }
         if self.is_nic && self.port.is_for_nic(frame) {
-            return self.deliver_to_nic(&sealed(frame, icrc));
+            let delivered = for_each_wire_frame(frame, offload, |frame| self.deliver_to_nic(frame));
+            return self.report_error(frame, delivered);
         }
         let whole = frame;
         let Some(frame) = self.port.untag(whole) else { return self.report_drop(whole) };
         let frame = &*frame;
         let waiting = self.outbound.len();
-        let received = self.port.receive(self.now, frame, icrc, &mut self.outbound);
+        let received = self.port.receive(self.now, frame, offload, &mut self.outbound);
         if self.outbound.len() > waiting {
             self.send_frame(About::default);
         }
@@ -225,14 +227,14 @@ impl<F: Frontend> Hca<F> {
             self.send_frame(|| About::note("delayed until its destination MAC was resolved"));
         }
         let Some(received) = received else { return self.report_drop(frame) };
-        self.handle_packet(frame, &received);
+        self.handle_packet(frame, &received, offload);
     }
 
     /// Handles a packet that arrived at the port and was accepted.
-    fn handle_packet(&mut self, frame: &[u8], received: &RoceFrame<'_>) {
-        self.port.count_received(frame);
+    fn handle_packet(&mut self, frame: &[u8], received: &RoceFrame<'_>, offload: Offload) {
+        self.port.count_received(frame, received, offload);
         if self.admit(received) {
-            self.accept(received);
+            self.accept(received, offload);
         }
     }
 
@@ -246,13 +248,13 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Moves the last frame in the batch to the frames that this HCA has sent to itself.
-    fn loop_last(&mut self, icrc: IcrcField, about: impl FnOnce() -> About) {
+    fn loop_last(&mut self, offload: Offload, about: impl FnOnce() -> About) {
         let is_active = self.is_port_active();
         let Some(frame) = self.outbound.last() else { return };
         if let Some(capture) = self.capture.as_mut().filter(|_| is_active) {
             capture.record(Direction::Outbound, frame, about());
         }
-        self.looped.push(frame, icrc);
+        self.looped.push(frame, offload);
         self.outbound.drop_last();
     }
 
@@ -262,9 +264,9 @@ impl<F: Frontend> Hca<F> {
             return;
         }
         let mut frames = std::mem::take(&mut self.looped);
-        for (frame, icrc) in frames.iter() {
-            match self.port.receive_own(frame, icrc) {
-                Some(received) if self.admit_own(&received) => self.accept(&received),
+        for (frame, offload) in frames.iter() {
+            match self.port.receive_own(frame, offload) {
+                Some(received) if self.admit_own(&received) => self.accept(&received, offload),
                 Some(_) => {}
                 None => self.report_drop(frame),
             }
@@ -272,6 +274,14 @@ impl<F: Frontend> Hca<F> {
         if self.looped.is_empty() {
             frames.clear();
             self.looped = frames;
+        }
+    }
+
+    /// Counts and reports a frame that [`for_each_wire_frame`] could not divide, if it failed.
+    fn report_error(&mut self, frame: &[u8], result: Result<(), WireError>) {
+        if let Err(error) = result {
+            self.port.refuse(error.into());
+            self.report_drop(frame);
         }
     }
 
@@ -288,16 +298,22 @@ impl<F: Frontend> Hca<F> {
         });
     }
 
-    pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
+    pub(super) fn accept(&mut self, received: &RoceFrame<'_>, offload: Offload) {
+        let RoceFrame { encap, packet } = received;
         let mut host = self.frontend.host(host_context!(self));
-        self.engine.handle_packet(self.now, &received.encap, &received.packet, &mut host);
+        match offload {
+            Offload::Segmentation(mtu) => {
+                self.engine.handle_segments(self.now, encap, packet, mtu, &mut host);
+            }
+            Offload::None | Offload::Icrc => self.engine.handle_packet(self.now, encap, packet, &mut host),
+        }
         drop(host);
         self.report_events();
     }
 
-    pub(super) fn count_sent(&mut self) {
+    pub(super) fn count_sent(&mut self, offload: Offload) {
         if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
-            self.port.count_sent(frame);
+            self.port.count_sent(frame, offload);
         }
     }
 
@@ -388,14 +404,26 @@ impl<F: Frontend> Hca<F> {
     }
 }
 
-/// Returns a frame in wire format, with its ICRC.
-fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
-    let mut frame = Cow::from(frame);
-    if icrc == IcrcField::LeftOut {
-        // This fails for frames other than RoCE, which have no ICRC.
-        let _ = seal(frame.to_mut());
+/// Calls `act` with the frame in wire format, or with the frames of its packets if it carries several.
+///
+/// # Errors
+/// Fails if the frame should carry several packets but is invalid.
+fn for_each_wire_frame(
+    frame: &[u8],
+    offload: Offload,
+    mut act: impl FnMut(&[u8]),
+) -> Result<(), WireError> {
+    match offload {
+        Offload::None => act(frame),
+        Offload::Icrc => {
+            let mut frame = frame.to_vec();
+            // This fails for frames other than RoCE, which have no ICRC.
+            let _ = seal(&mut frame);
+            act(&frame);
+        }
+        Offload::Segmentation(mtu) => for_each_frame(frame, mtu, act)?,
     }
-    frame
+    Ok(())
 }
 
 fn about(qpn: Qpn, wr: Option<u64>) -> About {

@@ -2,25 +2,25 @@
 
 use std::ops::Range;
 
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 
 /// Frames to be delivered in the next turn, stored back to back in a reused buffer.
 #[derive(Debug, Default)]
 pub(super) struct LoopedFrames {
     bytes: Vec<u8>,
-    frames: Vec<(Range<usize>, IcrcField)>,
+    frames: Vec<(Range<usize>, Offload)>,
 }
 
 impl LoopedFrames {
-    pub(super) fn push(&mut self, frame: &[u8], icrc: IcrcField) {
+    pub(super) fn push(&mut self, frame: &[u8], offload: Offload) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(frame);
-        self.frames.push((start..self.bytes.len(), icrc));
+        self.frames.push((start..self.bytes.len(), offload));
     }
 
-    /// Returns the frames in the order in which they were sent, and whether each contains its ICRC.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], IcrcField)> {
-        self.frames.iter().map(|(range, icrc)| (&self.bytes[range.clone()], *icrc))
+    /// Returns the frames in the order in which they were sent, with their offloads.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], Offload)> {
+        self.frames.iter().map(|(range, offload)| (&self.bytes[range.clone()], *offload))
     }
 
     pub(super) fn len(&self) -> usize {

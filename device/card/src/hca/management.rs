@@ -3,7 +3,7 @@
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Encap, IcrcField, IpAddrs, RoceFrame};
+use protocol::roce::{Encap, Offload, IpAddrs, RoceFrame};
 
 use super::Hca;
 use crate::capture::{About, Direction};
@@ -150,7 +150,7 @@ impl<F: Frontend> Hca<F> {
         let mut frame = Vec::new();
         datagram.emit(&encap, &mut frame);
         self.record(Direction::Inbound, &frame, || About::note("management"));
-        self.looped.push(&frame, IcrcField::Computed);
+        self.looped.push(&frame, Offload::None);
     }
 
     fn send_out(&mut self, datagram: &Datagram) {
@@ -171,7 +171,7 @@ impl<F: Frontend> Hca<F> {
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }
-        self.count_sent();
+        self.count_sent(Offload::None);
         self.send_frame(|| About::note("management"));
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use engine::Event;
 use protocol::describe::Visitor;
 use protocol::ids::{Iova, Lid, MacAddr, Qpn};
-use protocol::roce::{FrameWriter, IcrcField, IpAddrs, RoceFrame};
+use protocol::roce::{FrameWriter, Offload, IpAddrs, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -178,10 +178,10 @@ fn own_frames_loop_back_without_fabric() {
 
 /// Returns `frame` with its source addresses replaced by those of LID 9.
 pub(super) fn from_lid_9(frame: &[u8]) -> Vec<u8> {
-    from_lid_9_with(frame, IcrcField::Computed)
+    from_lid_9_with(frame, Offload::None)
 }
 
-fn from_lid_9_with(frame: &[u8], icrc: IcrcField) -> Vec<u8> {
+fn from_lid_9_with(frame: &[u8], icrc: Offload) -> Vec<u8> {
     let other = Identity::from_lid(Lid::new(9));
     let RoceFrame { mut encap, packet } = RoceFrame::parse(frame).unwrap();
     encap.src_mac = other.mac;
@@ -246,7 +246,7 @@ fn icrc_is_computed_for_capture_and_multicast() {
         let sent: Vec<_> = hca.outbound().iter().map(|(_, frame)| frame.to_vec()).collect();
         let [frame] = sent.as_slice() else { panic!("{sent:?}") };
         assert_eq!(RoceFrame::parse(frame).is_ok(), icrc, "captured: {captured}, doorbell {doorbell}");
-        assert!(RoceFrame::parse_with(frame, IcrcField::LeftOut).is_ok());
+        assert!(RoceFrame::parse_with(frame, Offload::Icrc).is_ok());
     }
 }
 
@@ -256,7 +256,7 @@ fn missing_icrc_is_added_for_capture() {
     let mut sender = ready();
     sender.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
     sender.drain();
-    let [whole, frame] = [IcrcField::Computed, IcrcField::LeftOut]
+    let [whole, frame] = [Offload::None, Offload::Icrc]
         .map(|icrc| from_lid_9_with(sender.outbound().last().unwrap(), icrc));
     for path in [None, Some(folder.path().join("frames.pcapng"))] {
         let mut hca = ready();
@@ -265,7 +265,7 @@ fn missing_icrc_is_added_for_capture() {
         hca.set_capture(path.as_ref().map(|path| Capture::create(path, "hca1").unwrap()));
         hca.drain();
         hca.frontend.queues.received.clear();
-        hca.handle_arrival(&frame, IcrcField::LeftOut);
+        hca.handle_arrival(&frame, Offload::Icrc);
         hca.handle_frame(&frame);
         assert_eq!(hca.frontend.queues.received.len(), 200);
         assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "only a fabric may omit the ICRC");

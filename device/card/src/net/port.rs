@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use engine::Instant;
 use protocol::ids::MacAddr;
 use protocol::net::ether::{self, EtherFrame, group_mac};
-use protocol::roce::{FlowHeaders, IcrcField, IpAddrs, RoceFrame};
+use protocol::roce::{FlowHeaders, Offload, IpAddrs, RoceFrame};
 
 use super::address::Addresses;
 use super::classify::{Class, check_destination, classify, is_valid_source};
@@ -211,15 +211,30 @@ impl Port {
     }
 
     /// Counts a RoCE packet that is sent to the fabric.
-    pub fn count_sent(&mut self, frame: &[u8]) {
-        if self.is_up() {
-            self.stats.transmit.count(frame);
+    pub fn count_sent(&mut self, frame: &[u8], offload: Offload) {
+        if !self.is_up() {
+            return;
+        }
+        match offload {
+            Offload::None | Offload::Icrc => self.stats.transmit.count(frame),
+            Offload::Segmentation(mtu) => {
+                if let Ok(sent) = RoceFrame::parse_with(frame, offload) {
+                    self.stats.transmit.count_segments(frame, &sent.packet, mtu);
+                }
+            }
         }
     }
 
     /// Counts a RoCE packet returned by [`Port::receive`] or [`Port::receive_in_flow`].
-    pub fn count_received(&mut self, frame: &[u8]) {
-        self.stats.receive.count(frame);
+    pub fn count_received(&mut self, frame: &[u8], received: &RoceFrame<'_>, offload: Offload) {
+        match offload {
+            Offload::None | Offload::Icrc => self.stats.receive.count(frame),
+            Offload::Segmentation(mtu) => {
+                let packet = &received.packet;
+                self.stats.roce += u64::from(packet.segment_count(mtu).saturating_sub(1));
+                self.stats.receive.count_segments(frame, packet, mtu);
+            }
+        }
     }
 
     /// Counts a frame for the NIC, and returns whether it is accepted. Unless loopback is enabled, frames from the
@@ -265,10 +280,10 @@ impl Port {
     /// Checks a frame from the fabric that belongs to the flow of the last packet returned by [`Port::receive`], and
     /// returns its packet. Returns `None` for a frame that is outside the flow or has a wrong ICRC. Such a frame must
     /// be passed to [`Port::receive`].
-    pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
+    pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         // The result is returned unchanged, because unwrapping and rewrapping it would copy it.
-        let roce = RoceFrame::parse_in_flow(flow, frame, icrc);
+        let roce = RoceFrame::parse_in_flow(flow, frame, offload);
         self.stats.roce += u64::from(roce.is_some());
         roce
     }
@@ -280,10 +295,10 @@ impl Port {
         &mut self,
         now: Instant,
         frame: &'a [u8],
-        icrc: IcrcField,
+        offload: Offload,
         answers: &mut TxBatch,
     ) -> Option<RoceFrame<'a>> {
-        match self.sort(now, frame, icrc, answers) {
+        match self.sort(now, frame, offload, answers) {
             Ok(roce) => {
                 if let Some(roce) = &roce {
                     self.accepted = FlowHeaders::of(frame, &roce.encap);
@@ -350,16 +365,16 @@ impl Port {
 
     /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric, and may lack its
     /// ICRC.
-    pub fn receive_own<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
+    pub fn receive_own<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let accepted = self.accepted_own.as_ref();
-        if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, icrc)) {
+        if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, offload)) {
             self.stats.roce += 1;
             return Some(roce);
         }
         let (ether, tag) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, owner, .. } = self;
         let sorted = check_destination(&ether, |mac| mac == own.mac || owner.has_mac(mac)).and_then(|()| {
-            let roce = RoceFrame::parse_with(frame, icrc)?;
+            let roce = RoceFrame::parse_with(frame, offload)?;
             owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
             Ok(roce)
         });
@@ -398,7 +413,7 @@ impl Port {
         &mut self,
         now: Instant,
         frame: &'a [u8],
-        icrc: IcrcField,
+        offload: Offload,
         answers: &mut TxBatch,
     ) -> Result<Option<RoceFrame<'a>>, DropReason> {
         if !self.is_up() {
@@ -411,7 +426,7 @@ impl Port {
         };
         match (classify(&ether, own, |mac| owner.has_mac(mac))?, owner) {
             (Class::Roce, owner) => {
-                let roce = RoceFrame::parse_with(frame, icrc)?;
+                let roce = RoceFrame::parse_with(frame, offload)?;
                 owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
                 owner.check_source(own, ether.src, &roce.encap.ip)?;
                 stats.roce += 1;

@@ -1,6 +1,7 @@
 //! Counters that a port maintains.
 
 use protocol::WireError;
+use protocol::roce::{Mtu, Packet};
 use serde::{Deserialize, Serialize};
 
 pub use crate::telemetry::reason::FrameReason as DropReason;
@@ -35,6 +36,15 @@ impl Traffic {
         self.packets += 1;
         self.octets += frame.len().saturating_sub(headers) as u64;
         self.multicast_packets += u64::from(is_for_group(frame));
+    }
+
+    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own.
+    pub(super) fn count_segments(&mut self, frame: &[u8], packet: &Packet<'_>, mtu: Mtu) {
+        for segment in packet.segments(mtu) {
+            self.packets += 1;
+            self.octets += segment.wire_len() as u64;
+            self.multicast_packets += u64::from(is_for_group(frame));
+        }
     }
 
     pub(super) fn count_nic(&mut self, frame: &[u8]) {

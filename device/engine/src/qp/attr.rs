@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::Psn;
 use protocol::ids::{Msn, Pdn, Qkey, Qpn};
-use protocol::roce::{Encap, Kind, Opcode, Transport};
+use protocol::roce::{Encap, Kind, Mtu, Opcode, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::GRH_BYTES;
@@ -171,56 +171,6 @@ impl fmt::Display for State {
             Self::Sqd => "SQD",
             Self::Err => "ERR",
         })
-    }
-}
-
-/// Path MTU of a queue pair (IBTA 9.3.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Mtu {
-    Mtu256,
-    Mtu512,
-    Mtu1024,
-    Mtu2048,
-    Mtu4096,
-}
-
-impl Mtu {
-    /// Converts from the IBTA code: 1 (256 bytes) to 5 (4096 bytes).
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::Mtu256,
-            2 => Self::Mtu512,
-            3 => Self::Mtu1024,
-            4 => Self::Mtu2048,
-            5 => Self::Mtu4096,
-            _ => return None,
-        })
-    }
-
-    /// All path MTUs, in ascending order.
-    pub const ALL: [Self; 5] = [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
-
-    /// Returns the IBTA code.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Mtu256 => 1,
-            Self::Mtu512 => 2,
-            Self::Mtu1024 => 3,
-            Self::Mtu2048 => 4,
-            Self::Mtu4096 => 5,
-        }
-    }
-
-    /// Returns the payload of a full packet in bytes.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::Mtu256 => 256,
-            Self::Mtu512 => 512,
-            Self::Mtu1024 => 1024,
-            Self::Mtu2048 => 2048,
-            Self::Mtu4096 => 4096,
-        }
     }
 }
 

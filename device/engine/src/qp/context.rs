@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn, Srqn};
-use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Kind, Opcode, Operation};
+use protocol::roce::{Bth, Encap, Ext, FrameWriter, Kind, Mtu, Offload, Opcode, Operation, Packet};
 
 use super::attr::{Flush, QpAttrs, Service, State};
 use crate::pkeys::Pkeys;
@@ -12,8 +12,11 @@ use crate::pooled_slots::PooledSlots;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, NakKind,
-    PeerRequest, Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success,
+    PeerRequest, Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success, TxOffloads,
 };
+
+/// Length of a UDP header in bytes.
+pub(crate) const UDP_LEN: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -31,8 +34,7 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) pkeys: &'a Pkeys,
     /// Number of pooled slots in use by all QPs at the start of the call.
     pub(crate) pooled: PooledSlots,
-    /// Whether outgoing frames carry an ICRC.
-    pub(crate) icrc: IcrcField,
+    pub(crate) offloads: TxOffloads,
 }
 
 /// An error that stops the QP. Any completion or NAK that it causes is already queued. The caller changes the QP state
@@ -64,10 +66,20 @@ pub(crate) struct Headers<'a> {
     pub(crate) ext: &'a Ext,
 }
 
+/// What [`Ctx::emit`] appended to the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Emitted {
+    /// Length of the frame in bytes.
+    pub(crate) len: usize,
+    /// Number of packets that the frame carries.
+    pub(crate) packets: u32,
+    pub(crate) offload: Offload,
+}
+
 /// A frame that was appended to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) len: usize,
+    pub(crate) emitted: Emitted,
     pub(crate) dst_mac: MacAddr,
     pub(crate) wr_id: Option<u64>,
 }
@@ -128,6 +140,13 @@ impl Core {
 
     pub(crate) fn mtu(&self) -> usize {
         self.attrs.mtu.bytes()
+    }
+
+    /// Returns whether frames to the connected peer may carry several packets. Until its MAC is resolved, they may not,
+    /// because such frames wait in wire format.
+    pub(crate) fn may_offload_segmentation<H>(&self, ctx: &Ctx<'_, H>) -> bool {
+        let dst_mac = self.attrs.path.dst_mac;
+        ctx.offloads == TxOffloads::Segmentation && dst_mac != MacAddr::default() && !dst_mac.is_multicast()
     }
 }
 
@@ -202,24 +221,50 @@ impl<H: Host> Ctx<'_, H> {
         self.events.push_back(Event::Async { qpn: core.qpn, event });
     }
 
-    /// Appends one frame to `out`; `fill` appends its payload. If `fill` fails, nothing is appended.
+    /// Appends one frame to `out`; `fill` appends its payload. A payload longer than the path MTU is left to
+    /// segmentation offload. If `fill` fails, nothing is appended.
     pub(crate) fn emit(
         &mut self,
+        core: &Core,
         out: &mut Vec<u8>,
         headers: &Headers<'_>,
         payload_len: usize,
         fill: impl FnOnce(&H, &mut Vec<u8>) -> Result<(), AccessError>,
-    ) -> Result<usize, AccessError> {
+    ) -> Result<Emitted, AccessError> {
+        let offload = match self.offloads {
+            TxOffloads::None => Offload::None,
+            TxOffloads::Segmentation if payload_len > core.mtu() => Offload::Segmentation(core.attrs.mtu),
+            TxOffloads::Icrc | TxOffloads::Segmentation => Offload::Icrc,
+        };
         let Headers { encap, bth, srqn, ext } = *headers;
         let mut writer = FrameWriter::with_xrceth(out, encap, bth, srqn, ext, payload_len);
         if payload_len > 0 {
             writer.payload(|out| fill(self.host, out))?;
         }
-        let len = writer.finish_with(self.icrc);
+        let len = writer.finish_with(offload);
+        if let Offload::Segmentation(mtu) = offload {
+            let payload = out.get(out.len() - payload_len..).unwrap_or_default();
+            let packets = self.count_segments(headers, payload, mtu);
+            return Ok(Emitted { len, packets, offload });
+        }
         self.stats.sent_packets += 1;
         self.stats.sent_opcodes.count(bth.opcode);
         self.stats.sent_payload_bytes += payload_len as u64;
         self.stats.sent_ip.count(&encap.ip, len.saturating_sub(encap.ether_len()));
-        Ok(len)
+        Ok(Emitted { len, packets: 1, offload })
+    }
+
+    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own. Of the payload, only
+    /// the length matters. Returns their number.
+    fn count_segments(&mut self, headers: &Headers<'_>, payload: &[u8], mtu: Mtu) -> u32 {
+        let Headers { encap, bth, srqn, ext } = *headers;
+        let packet = Packet { bth: *bth, srqn, ext: *ext, payload };
+        for segment in packet.segments(mtu) {
+            self.stats.sent_packets += 1;
+            self.stats.sent_opcodes.count(segment.bth.opcode);
+            self.stats.sent_payload_bytes += segment.payload.len() as u64;
+            self.stats.sent_ip.count(&encap.ip, encap.ip.header_len() + UDP_LEN + segment.wire_len());
+        }
+        packet.segment_count(mtu)
     }
 }

@@ -289,14 +289,15 @@ impl Inbound {
 
 /// Checks the payload length against the opcode (IBTA volume 1, section 9.7.4.1). FIRST and MIDDLE packets carry
 /// exactly one MTU, LAST packets 1 to MTU bytes, and ONLY packets 0 to MTU bytes. READ and atomic requests have no
-/// payload.
-pub(crate) fn has_valid_length(operation: Operation, len: usize, mtu: usize) -> bool {
+/// payload. `len` is the total length of `packets` consecutive packets.
+pub(crate) fn has_valid_length(operation: Operation, len: usize, mtu: usize, packets: u32) -> bool {
     if matches!(operation.kind(), Kind::Read | Kind::Atomic) {
         return len == 0;
     }
+    let most = mtu * packets as usize;
     match (operation.position().begins(), operation.position().ends()) {
-        (_, false) => len == mtu,
-        (false, true) => (1..=mtu).contains(&len),
-        (true, true) => len <= mtu,
+        (_, false) => len == most,
+        (true, true) if packets == 1 => len <= most,
+        (_, true) => (most - mtu + 1..=most).contains(&len),
     }
 }

@@ -2,7 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
-use protocol::roce::{Bth, Encap, Ext, IpAddrs, Opcode, Packet};
+use protocol::roce::{Bth, Encap, Ext, IpAddrs, Mtu, Opcode, Packet};
 
 use super::attr::{Flush, Modify, QpAttrs, QpSnapshot, Service, State};
 use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};
@@ -247,6 +247,35 @@ impl Qp {
         encap: &Encap,
         packet: &Packet<'_>,
     ) {
+        self.handle(ctx, encap, packet, 1);
+    }
+
+    /// Handles a frame that carries several packets. The packets are handled one by one unless they are the next ones
+    /// that the QP expects.
+    pub(crate) fn handle_segments<H: Host>(
+        &mut self,
+        ctx: &mut Ctx<'_, H>,
+        encap: &Encap,
+        packet: &Packet<'_>,
+        mtu: Mtu,
+    ) {
+        let packets = packet.segment_count(mtu);
+        let is_next = mtu == self.core.attrs.mtu
+            && match &self.machines {
+                Machines::Reliable(requester, _) if packet.bth.opcode.is_response() => {
+                    requester.are_outstanding(packet.bth.psn, packets)
+                }
+                Machines::Reliable(_, responder) => responder.recv_psn() == packet.bth.psn,
+                Machines::Unreliable(_, receiver) => receiver.psn() == packet.bth.psn,
+            };
+        if is_next {
+            return self.handle(ctx, encap, packet, packets);
+        }
+        packet.segments(mtu).for_each(|segment| self.handle(ctx, encap, &segment, 1));
+    }
+
+    /// Handles consecutive packets, whose headers and total payload are in `packet`.
+    fn handle<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, encap: &Encap, packet: &Packet<'_>, packets: u32) {
         let service = self.core.attrs.service;
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
@@ -285,14 +314,14 @@ impl Qp {
         let result = match &mut self.machines {
             Machines::Reliable(requester, _) if response => {
                 if core.state.sends() {
-                    requester.handle_response(core, ctx, packet).map(|()| false)
+                    requester.handle_response(core, ctx, packet, packets).map(|()| false)
                 } else {
                     ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::GhostResponse));
                     Ok(false)
                 }
             }
-            Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet),
-            Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet),
+            Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet, packets),
+            Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet, packets),
             Machines::Unreliable(_, receiver) => {
                 receiver.handle_datagram(core, ctx, encap, pkey_index, packet)
             }
@@ -395,7 +424,7 @@ impl Qp {
         };
         let step = result.unwrap_or(Step::Again);
         if let (Some(pace), Step::Frame(frame)) = (&mut self.pace, step)
-            && !pace.on_sent(ctx.now, frame.len)
+            && !pace.on_sent(ctx.now, frame.emitted.len)
         {
             self.pace = None;
         }
@@ -429,13 +458,13 @@ impl Qp {
         };
         let encap = Encap { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
         let headers = Headers { encap: &encap, bth: &bth, srqn: None, ext: &Ext::None };
-        let len = ctx
-            .emit(out, &headers, RESERVED_LEN, |_, payload| {
+        let emitted = ctx
+            .emit(&self.core, out, &headers, RESERVED_LEN, |_, payload| {
                 payload.extend([0; RESERVED_LEN]);
                 Ok(())
             })
             .expect("a packet without data reads no memory");
-        Frame { len, dst_mac: encap.dst_mac, wr_id: None }
+        Frame { emitted, dst_mac: encap.dst_mac, wr_id: None }
     }
 
     /// Runs after every packet, timeout and transmit step. Applies the state transition that an error requires, and

@@ -23,7 +23,7 @@ use protocol::roce::{Aeth, Ext, NakCode, Opcode, Operation, Position, Reth, Synd
 use super::requester::credits::credit_code;
 use super::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
 use crate::pooled_slots::shrink_if_empty;
-use crate::segment::{packet_count, payload_len};
+use crate::segment::{packet_count, packets_in_frame, payload_len};
 use crate::{Access, AsyncEvent, DropReason, Dropped, Host, Initiator, limits};
 
 #[derive(Debug)]
@@ -223,9 +223,9 @@ impl Replies {
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         let bth = core.bth(ctx, operation, psn);
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
-        let len =
-            ctx.emit(out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
-        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
+        let emitted =
+            ctx.emit(core, out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
+        Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }
 
     fn transmit_read<H: Host>(
@@ -236,7 +236,9 @@ impl Replies {
     ) -> Result<Step, FatalError> {
         let Some(Reply::Read(read)) = self.queue.front_mut() else { return Ok(Step::Idle) };
         let index = read.next;
-        let last = index + 1 == read.packets;
+        let more = if core.may_offload_segmentation(ctx) { packets_in_frame(core.mtu(), index) } else { 1 };
+        let packets = index..read.packets.min(index + more);
+        let last = packets.end == read.packets;
         let position = Position::of(index == read.begin, last);
         let ext = match position {
             Position::Middle => Ext::None,
@@ -244,17 +246,17 @@ impl Replies {
         };
         let psn = read.first.advance(index);
         let bth = core.bth(ctx, Operation::read_response(position), psn);
-        let len = payload_len(read.len, core.mtu(), index);
+        let len = payload_len(read.len, core.mtu(), packets.clone());
         let va = Va::new(read.va.get().wrapping_add(u64::from(index) * core.mtu() as u64));
         let (rkey, msn, kind) = (read.rkey, read.msn, read.kind);
         let own = core.initiator();
         let initiator = Initiator { pd: read.srq_pd.unwrap_or(own.pd), ..own };
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
-        let sent = ctx.emit(out, &headers, len, |host, payload| {
+        let sent = ctx.emit(core, out, &headers, len, |host, payload| {
             host.read(initiator, rkey.as_lkey(), va, len, payload, Access::RemoteRead)
         });
-        let len = match sent {
-            Ok(len) => len,
+        let emitted = match sent {
+            Ok(emitted) => emitted,
             Err(reason) => {
                 // The access was permitted when the READ was accepted, but no longer is.
                 let drop = |why| Dropped {
@@ -280,12 +282,12 @@ impl Replies {
                 return Err(FatalError::Recv(DropReason::NoAccess, Some(reason)));
             }
         };
-        read.next += 1;
+        read.next = packets.end;
         if last {
             self.queue.pop_front();
             shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         }
-        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
+        Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }
 }
 

@@ -141,17 +141,19 @@ impl Responder {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet with a request opcode. Returns whether the request was executed.
+    /// Handles a packet with a request opcode, or `packets` consecutive ones whose payload is that of `packet`. Several
+    /// packets must have the expected PSN. Returns whether the request was executed.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<bool, FatalError> {
         self.replies.set_pool_exhausted(ctx.pooled.no_replies_left());
         let distance = packet.bth.psn.since(self.expected);
         match distance {
-            0 => self.on_expected(core, ctx, packet),
+            0 => self.on_expected(core, ctx, packet, packets),
             1.. => {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::OutOfSequence));
                 // IBTA 9.7.5.2: one sequence NAK per gap. Later packets after the same gap are dropped silently.
@@ -173,9 +175,10 @@ impl Responder {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<bool, FatalError> {
         let bth = &packet.bth;
-        match self.execute(core, ctx, packet) {
+        match self.execute(core, ctx, packet, packets) {
             Ok(psns) => {
                 self.expected = self.expected.advance(psns);
                 self.history.advance(psns);
@@ -183,7 +186,7 @@ impl Responder {
                 self.rnr = None;
                 // READs and atomics are acknowledged by their response, so only SENDs and WRITEs need an ACK.
                 if bth.ack_req && matches!(bth.opcode.operation.kind(), Kind::Send | Kind::Write) {
-                    self.replies.push_ack(bth.psn, self.msn);
+                    self.replies.push_ack(self.expected.retreat(1), self.msn);
                 }
                 Ok(true)
             }
@@ -268,9 +271,10 @@ impl Responder {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<u32, ExecuteError> {
         let operation = packet.bth.opcode.operation;
-        let valid_length = has_valid_length(operation, packet.payload.len(), core.mtu());
+        let valid_length = has_valid_length(operation, packet.payload.len(), core.mtu(), packets);
         // IBTA 9.7.4.1.5: an operation that is not enabled on the QP is an invalid request.
         let enabled = core.attrs.remote.allows(operation.kind());
         if self.inbound.breaks_opcode_sequence(operation) || !valid_length || !enabled {
@@ -286,7 +290,7 @@ impl Responder {
                     self.msn = self.msn.next();
                     ctx.count_executed(core, operation.kind());
                 }
-                Ok(1)
+                Ok(packets)
             }
             (Kind::Read, Ext::Reth(reth)) => self.on_read(core, ctx, on, packet.bth.psn, &reth),
             (Kind::Atomic, Ext::Atomic(atomic)) => self.on_atomic(core, ctx, on, &packet.bth, &atomic),

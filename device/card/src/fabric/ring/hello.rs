@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0  8  "hcadring"
-//! 8  2  version: 3
+//! 8  2  version: 4
 //! 10 1  kind: 1 shared memory is attached, 2 call, 3 answer to a call
 //! 11 6  MAC of the sender
 //! 17 3  reserved, 0
@@ -36,7 +36,7 @@ use super::tokens::Token;
 use crate::identity::Identity;
 
 const MAGIC: [u8; 8] = *b"hcadring";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 const MEMORY: u8 = 1;
 const CALL: u8 = 2;
 const ANSWER: u8 = 3;

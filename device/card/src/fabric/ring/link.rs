@@ -4,7 +4,7 @@
 use std::os::unix::net::UnixStream;
 
 use protocol::ids::MacAddr;
-use protocol::roce::IcrcField;
+use protocol::roce::Offload;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
@@ -88,11 +88,11 @@ impl Link {
     /// Pushes frames until one does not fit. Returns the number of frames pushed.
     pub(super) fn put<'a>(
         &mut self,
-        frames: impl Iterator<Item = (&'a [u8], IcrcField)>,
+        frames: impl Iterator<Item = (&'a [u8], Offload)>,
     ) -> Result<usize, LinkError> {
         let mut put = 0;
-        for (frame, icrc) in frames {
-            if !self.producer.push(frame, icrc)? {
+        for (frame, offload) in frames {
+            if !self.producer.push(frame, offload)? {
                 break;
             }
             self.unpublished = true;

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word, the frame,
-//! and padding to eight bytes. The highest bit of the length word is set if the frame has no ICRC. The creator of the
-//! memory sends in the first direction.
+//! and padding to eight bytes. The highest bit of the length word is set if the frame has no ICRC. If the frame carries
+//! several packets, the next three bits contain the code of their path MTU, otherwise 0. The creator of the memory sends
+//! in the first direction.
 //!
 //! The other side may write any value anywhere at any time. Each side therefore keeps a private copy of its own
 //! counters and never reads them back. Values written by the other side are loaded once and checked, and only the copy
@@ -18,12 +19,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use protocol::roce::IcrcField;
+use protocol::roce::{Mtu, Offload};
 use thiserror::Error;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use crate::fabric::wake_flag::WakeFlag;
-use crate::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
+use crate::fabric::{MAX_FRAME_LEN, MAX_OFFLOADED_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 
 /// Offset of the data in the memory.
 const DATA_AT: usize = 2 * COUNTERS_LEN;
@@ -41,6 +42,10 @@ const PREFIX: u32 = 4;
 /// Bit of the length word that is set if the frame has no ICRC. The bit does not determine whether a frame is
 /// trusted, because a malicious peer could also compute a valid ICRC.
 const ICRC_LEFT_OUT: u32 = 1 << 31;
+/// Position of the path MTU code in the length word.
+const MTU_SHIFT: u32 = 28;
+const MTU_MASK: u32 = 7;
+const LENGTH_MASK: u32 = (1 << MTU_SHIFT) - 1;
 /// Records begin at multiples of this value so that no length word wraps around at the end of the ring.
 const ALIGNMENT: usize = 8;
 
@@ -149,6 +154,17 @@ const fn record_len(frame: usize) -> usize {
     (PREFIX as usize + frame).next_multiple_of(ALIGNMENT)
 }
 
+/// Returns the offload that a length word states, or `None` if the word is invalid.
+fn offload_of(prefix: u32) -> Option<Offload> {
+    let code = u8::try_from(prefix >> MTU_SHIFT & MTU_MASK).ok()?;
+    match (prefix & ICRC_LEFT_OUT != 0, code) {
+        (false, 0) => Some(Offload::None),
+        (true, 0) => Some(Offload::Icrc),
+        (true, code) => Mtu::from_code(code).map(Offload::Segmentation),
+        (false, _) => None,
+    }
+}
+
 impl Ring {
     /// Returns a counter or a length word. Offsets are computed from masked counts, so they always lie within the
     /// region.
@@ -201,7 +217,7 @@ impl Producer {
     ///
     /// # Errors
     /// [`RingError::Tail`].
-    pub fn push(&mut self, frame: &[u8], icrc: IcrcField) -> Result<bool, RingError> {
+    pub fn push(&mut self, frame: &[u8], offload: Offload) -> Result<bool, RingError> {
         let wanted = record_len(frame.len());
         if self.room() < wanted {
             self.load_tail()?;
@@ -212,7 +228,11 @@ impl Producer {
         let (Ok(len), Ok(record)) = (u32::try_from(frame.len()), u32::try_from(wanted)) else {
             return Ok(false);
         };
-        let prefix = if icrc == IcrcField::LeftOut { len | ICRC_LEFT_OUT } else { len };
+        let prefix = match offload {
+            Offload::None => len,
+            Offload::Icrc => len | ICRC_LEFT_OUT,
+            Offload::Segmentation(mtu) => len | ICRC_LEFT_OUT | u32::from(mtu.code()) << MTU_SHIFT,
+        };
         self.ring.prefix(self.head).store(prefix, Ordering::Relaxed);
         self.ring.write(self.head.wrapping_add(PREFIX), frame);
         self.head = self.head.wrapping_add(record);
@@ -286,15 +306,19 @@ impl Consumer {
                 break;
             }
             let prefix = self.ring.prefix(self.tail).load(Ordering::Relaxed);
-            let len = (prefix & !ICRC_LEFT_OUT) as usize;
-            let icrc = if prefix & ICRC_LEFT_OUT == 0 { IcrcField::Computed } else { IcrcField::LeftOut };
-            if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&len) || record_len(len) > waiting as usize {
+            let len = (prefix & LENGTH_MASK) as usize;
+            let offload = offload_of(prefix).ok_or(RingError::Length(prefix))?;
+            let most = match offload {
+                Offload::None | Offload::Icrc => MAX_FRAME_LEN,
+                Offload::Segmentation(_) => MAX_OFFLOADED_FRAME_LEN,
+            };
+            if !(MIN_FRAME_LEN..=most).contains(&len) || record_len(len) > waiting as usize {
                 return Err(RingError::Length(prefix));
             }
             let Some(space) = batch.space(len) else { break };
             self.ring.read(self.tail.wrapping_add(PREFIX), space);
-            batch.commit(len, icrc);
-            #[expect(clippy::cast_possible_truncation, reason = "a frame is no longer than MAX_FRAME_LEN")]
+            batch.commit(len, offload);
+            #[expect(clippy::cast_possible_truncation, reason = "a frame is no longer than MAX_OFFLOADED_FRAME_LEN")]
             let record = record_len(len) as u32;
             self.tail = self.tail.wrapping_add(record);
             waiting -= record;

@@ -268,12 +268,12 @@ fn frames_to_nic_have_icrc() {
     let roce = roce_for_lid_1();
     let mut unsealed = roce.clone();
     unsealed.iter_mut().rev().take(4).for_each(|byte| *byte = 0);
-    hca.handle_arrival(&unsealed, IcrcField::LeftOut);
-    hca.handle_arrival(&[0; 13], IcrcField::LeftOut);
+    hca.handle_arrival(&unsealed, Offload::Icrc);
+    hca.handle_arrival(&[0; 13], Offload::Icrc);
     assert_eq!(hca.frontend.received, [roce]);
     hca.port.set_rdma(true);
     unsealed[..6].copy_from_slice(&mac(2).0);
-    hca.handle_arrival(&unsealed, IcrcField::LeftOut);
+    hca.handle_arrival(&unsealed, Offload::Icrc);
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "the engine needs no ICRC");
 }
 

@@ -61,7 +61,7 @@ fn pong() -> Vec<u8> {
 fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     let mut out = TxBatch::default();
     for frame in frames {
-        assert_eq!(port.receive(NOW, frame, IcrcField::Computed, &mut out), None);
+        assert_eq!(port.receive(NOW, frame, Offload::None, &mut out), None);
     }
     out.iter().map(|(dst, frame)| (dst, frame.to_vec())).collect()
 }
@@ -82,7 +82,7 @@ fn roce_packets_are_delivered() {
     let mut port = port();
     let frame = roce("rc_write_only");
     let mut out = TxBatch::default();
-    let packet = port.receive(NOW, &frame, IcrcField::Computed, &mut out).unwrap();
+    let packet = port.receive(NOW, &frame, Offload::None, &mut out).unwrap();
     assert_eq!(packet.packet.payload.len(), 5);
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
@@ -94,15 +94,15 @@ fn changed_address_ends_flow() {
     // Clear the UDP checksum, because only packets without one form a flow. The ICRC stays valid, because it does not
     // cover the checksum.
     frame[40..42].fill(0);
-    assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), None);
-    let first = port.receive(NOW, &frame, IcrcField::Computed, &mut out);
+    assert_eq!(port.receive_in_flow(&frame, Offload::None), None);
+    let first = port.receive(NOW, &frame, Offload::None, &mut out);
     assert!(first.is_some());
-    assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), first);
+    assert_eq!(port.receive_in_flow(&frame, Offload::None), first);
     let mut damaged = frame.clone();
     damaged[60] ^= 1;
-    assert_eq!(port.receive_in_flow(&damaged, IcrcField::Computed), None);
+    assert_eq!(port.receive_in_flow(&damaged, Offload::None), None);
     port.addresses_mut().own = Identity::from_lid(Lid::new(3));
-    assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), None);
+    assert_eq!(port.receive_in_flow(&frame, Offload::None), None);
     assert_eq!(port.stats().roce, 2);
 }
 
@@ -116,10 +116,10 @@ fn reflected_frames_are_dropped_unless_looped_back() {
     }
     let mut port = port();
     for frame in [roce("rc_write_only"), datagram_to_group()] {
-        assert!(port.receive_own(&own(frame), IcrcField::Computed).is_some());
+        assert!(port.receive_own(&own(frame), Offload::None).is_some());
     }
     for frame in [replace_mac(roce("rc_write_only"), 0, mac(3)), arp_request()] {
-        assert_eq!(port.receive_own(&frame, IcrcField::Computed), None);
+        assert_eq!(port.receive_own(&frame, Offload::None), None);
     }
     assert_eq!(port.stats().roce, 2);
 }
@@ -216,7 +216,7 @@ fn reply_queue_is_bounded() {
         out.push(&pong());
     }
     for frame in [ping(), arp_request(), ping6(), solicitation()] {
-        assert_eq!(port.receive(NOW, &frame, IcrcField::Computed, &mut out), None);
+        assert_eq!(port.receive(NOW, &frame, Offload::None, &mut out), None);
     }
     assert_eq!(out.len(), MAX_WAITING);
     assert_eq!(port.stats().dropped(DropReason::NoRoom), 4);
@@ -351,7 +351,7 @@ fn invalid_source_addresses_are_dropped() {
         }
     }
     assert!(
-        port().receive(NOW, &send_from(mac(1), ip), IcrcField::Computed, &mut TxBatch::default()).is_some()
+        port().receive(NOW, &send_from(mac(1), ip), Offload::None, &mut TxBatch::default()).is_some()
     );
 }
 
@@ -374,16 +374,16 @@ fn packet_from_configured_ip_requires_configured_mac() {
     .into_iter()
     .enumerate()
     {
-        assert_eq!(port.receive(NOW, &frame, IcrcField::Computed, &mut out), None);
+        assert_eq!(port.receive(NOW, &frame, Offload::None, &mut out), None);
         assert_eq!(port.stats().dropped(DropReason::ForeignSource), dropped as u64 + 1, "{frame:02x?}");
     }
     assert!(out.is_empty());
     for ip in [v4, v6] {
-        assert!(port.receive(NOW, &send_from(mac(1), ip), IcrcField::Computed, &mut out).is_some());
+        assert!(port.receive(NOW, &send_from(mac(1), ip), Offload::None, &mut out).is_some());
     }
     let stranger = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 9), dst: own.ipv4 };
     assert!(
-        port.receive(NOW, &send_from(mac(3), stranger), IcrcField::Computed, &mut out).is_some(),
+        port.receive(NOW, &send_from(mac(3), stranger), Offload::None, &mut out).is_some(),
         "any host may use an IP address that is not configured"
     );
 }
@@ -429,7 +429,7 @@ fn datagram_to_group() -> Vec<u8> {
 fn multicast_requires_matching_group_addresses() {
     let mut port = port();
     let frame = datagram_to_group();
-    let roce = port.receive(Instant::ZERO, &frame, IcrcField::Computed, &mut TxBatch::default()).unwrap();
+    let roce = port.receive(Instant::ZERO, &frame, Offload::None, &mut TxBatch::default()).unwrap();
     assert_eq!((roce.packet.bth.dest_qp.get(), roce.packet.payload), (0xff_ffff, &b"hallo!!!"[..]));
     assert_eq!(port.stats().roce, 1);
     for dst in [[0x33, 0x33, 0xff, 0xff, 0xff, 0xfe], [0x01, 0x00, 0x5e, 0x7f, 0xff, 0xff], [0xff; 6]] {
@@ -572,7 +572,7 @@ fn ipv6_packets_are_delivered() {
     let mut port = port();
     let frame = roce("v6_rc_ack");
     let mut out = TxBatch::default();
-    assert!(port.receive(NOW, &frame, IcrcField::Computed, &mut out).is_some());
+    assert!(port.receive(NOW, &frame, Offload::None, &mut out).is_some());
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 

@@ -387,6 +387,11 @@ impl Requester {
         self.in_flight() == 0
     }
 
+    /// Returns whether all of `packets` PSNs, beginning with `psn`, have been sent but not acknowledged.
+    pub(crate) fn are_outstanding(&self, psn: Psn, packets: u32) -> bool {
+        ahead(psn, self.unacked) + packets <= ahead(self.high, self.unacked)
+    }
+
     fn is_outstanding(&self, psn: Psn) -> bool {
         ahead(psn, self.unacked) < ahead(self.high, self.unacked)
     }

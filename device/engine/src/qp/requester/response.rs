@@ -25,6 +25,7 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
         // IBTA 9.4.2: only READ responses have a payload.
@@ -46,7 +47,7 @@ impl Requester {
             (Kind::AtomicAcknowledge, Ext::AtomicAck(aeth, original)) => {
                 self.on_atomic_acknowledge(core, ctx, packet, aeth, original)
             }
-            _ => self.on_read_response(core, ctx, packet),
+            _ => self.on_read_response(core, ctx, packet, packets),
         }
     }
 
@@ -146,6 +147,7 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<(), FatalError> {
         let implied_nak_armed = self.implied_nak_armed;
         if !self.acknowledge(core, ctx, packet.bth.psn) {
@@ -156,13 +158,13 @@ impl Requester {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         };
         let index = ahead(self.unacked, front.first);
-        let last = index + 1 == front.packets;
+        let last = index + packets == front.packets;
         let position = packet.bth.opcode.operation.position();
         // After a READ has been retried from its middle, responses to the old and the new request can be in flight, and
         // some responders (soft-RoCE) resume with MIDDLE. For this reason, check only where responses end: the READ
         // must end with LAST or ONLY, and no earlier packet may be LAST or ONLY except at the end of a chunk.
         let in_place = if front.is_chunked {
-            let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
+            let ends_chunk = (index + packets).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)
         } else {
             position == Position::of(index == 0, last)
@@ -171,14 +173,14 @@ impl Requester {
             Ext::Aeth(aeth) => matches!(aeth.syndrome, Syndrome::Ack { .. }),
             _ => true,
         };
-        if !in_place || !positive || packet.payload.len() != payload_len(front.len, core.mtu(), index) {
+        if !in_place || !positive || packet.payload.len() != payload_len(front.len, core.mtu(), index..index + packets) {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
         if let Ext::Aeth(aeth) = packet.ext {
             self.update_credits(aeth);
         }
         let offset = index as usize * core.mtu();
-        self.store_response(core, ctx, offset, packet.payload)
+        self.store_response(core, ctx, offset, packet.payload, packets)
     }
 
     fn on_atomic_acknowledge<H: Host>(
@@ -202,7 +204,7 @@ impl Requester {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
         // Guests are little-endian and read the result as a native integer.
-        self.store_response(core, ctx, 0, &original.to_le_bytes())
+        self.store_response(core, ctx, 0, &original.to_le_bytes(), 1)
     }
 
     /// Applies the credits of an ACK. The caller has already completed the messages that the ACK covers. Returns
@@ -220,6 +222,7 @@ impl Requester {
         ctx: &mut Ctx<'_, H>,
         offset: usize,
         data: &[u8],
+        packets: u32,
     ) -> Result<(), FatalError> {
         let Some(front) = self.queue.front() else { return Ok(()) };
         let sges = match &front.wr.payload {
@@ -229,7 +232,7 @@ impl Requester {
         if let Err(reason) = scatter(ctx.host, core.initiator(), sges, offset, data) {
             return Err(self.fail_front(core, ctx, Status::LocalProtection(reason)));
         }
-        self.unacked = self.unacked.advance(1);
+        self.unacked = self.unacked.advance(packets);
         if self.unacked == front.end() {
             if let SendOp::Read { invalidate: Some(key), .. } = front.wr.op
                 && let Err(reason) = ctx.host.invalidate(core.initiator(), key)
@@ -238,7 +241,7 @@ impl Requester {
             }
             self.complete_front(core, ctx);
         }
-        self.on_progress(core, ctx, 1);
+        self.on_progress(core, ctx, packets);
         Ok(())
     }
 

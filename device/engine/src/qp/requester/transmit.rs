@@ -12,7 +12,7 @@ use super::{Request, Requester, StallReason};
 use crate::gather::gather;
 use crate::qp::attr::State;
 use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
-use crate::segment::segment;
+use crate::segment::{packets_in_frame, segment};
 use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
 /// The part of a READ requested by one request packet.
@@ -133,22 +133,24 @@ impl Requester {
         if in_flight >= self.window() {
             return Ok(Step::Idle);
         }
+        let packets = self.next..self.next + self.packets_to_send(core, ctx, request, in_flight);
+        let count = packets.end - packets.start;
         let segment =
-            segment(&request.wr.op, request.len, core.mtu(), self.next).ok_or(Status::LocalQpOperation)?;
+            segment(&request.wr.op, request.len, core.mtu(), packets).ok_or(Status::LocalQpOperation)?;
         let mut bth = core.bth(ctx, segment.operation, request.first.advance(self.next));
         let last = segment.operation.position().ends();
-        bth.ack_req = last || self.is_credit_probe(request) || self.needs_ack_req(in_flight);
+        bth.ack_req = last || self.is_credit_probe(request) || self.needs_ack_req(in_flight, count);
         bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
         let wr_id = request.wr.wr_id;
         let headers =
             Headers { encap: &core.attrs.path, bth: &bth, srqn: core.xrceth(&request.wr), ext: &segment.ext };
-        let len = ctx
-            .emit(out, &headers, segment.len, |host, payload| {
+        let emitted = ctx
+            .emit(core, out, &headers, segment.len, |host, payload| {
                 gather(host, core.initiator(), &request.wr.payload, segment.offset, segment.len, payload)
             })
             .map_err(Status::LocalProtection)?;
-        self.sent(core, ctx, 1, bth.ack_req);
-        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
+        self.sent(core, ctx, (count, count), bth.ack_req);
+        Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
     /// Sends the next request packet of a READ. A READ that fits into the window is sent as one request packet. A
@@ -264,32 +266,49 @@ impl Requester {
         let mut bth = core.bth(ctx, operation, psn);
         bth.ack_req = true;
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn, ext: &ext };
-        let len =
-            ctx.emit(out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
-        self.sent(core, ctx, packets, true);
-        Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
+        let emitted =
+            ctx.emit(core, out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
+        self.sent(core, ctx, (1, packets), true);
+        Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
-    /// Updates the state after sending the packet at the cursor, which consumes `packets` PSNs.
-    fn sent<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packets: u32, ack_req: bool) {
+    /// Returns the number of packets that the next frame of a SEND or WRITE carries.
+    fn packets_to_send<H: Host>(&self, core: &Core, ctx: &Ctx<'_, H>, request: &Request, in_flight: u32) -> u32 {
+        // Beyond the credits, the packet that consumes a receive request is a probe, and must be sent alone.
+        if !core.may_offload_segmentation(ctx) || self.credits.beyond(request.recv_seq) > 0 {
+            return 1;
+        }
+        packets_in_frame(core.mtu(), self.next)
+            .min(request.packets - self.next)
+            .min(self.window().saturating_sub(in_flight).max(1))
+    }
+
+    /// Updates the state after sending `packets` packets, beginning with the one at the cursor. Together, they consume
+    /// `psns` PSNs.
+    fn sent<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        (packets, psns): (u32, u32),
+        ack_req: bool,
+    ) {
         self.rnr_state.on_sent();
         let psn = self.cursor_psn();
-        let after = psn.advance(packets);
-        if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
-            ctx.stats.recovery.retransmitted_packets += 1;
-            self.retransmitted += 1;
-        }
+        let after = psn.advance(psns);
+        let repeated = ahead(self.high, self.unacked).saturating_sub(ahead(psn, self.unacked)).min(packets);
+        ctx.stats.recovery.retransmitted_packets += u64::from(repeated);
+        self.retransmitted += u64::from(repeated);
         if self.high == self.unacked {
             self.waiting_since = ctx.now;
         }
         if ahead(after, self.unacked) > ahead(self.high, self.unacked) {
             self.high = after;
         }
-        self.next += packets;
+        self.next += psns;
         if self.queue.get(self.cursor).is_some_and(|request| self.next == request.packets) {
             (self.cursor, self.next) = (self.cursor + 1, 0);
         }
-        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + packets };
         if self.ack_deadline.is_none() {
             self.ack_deadline = core.attrs.ack_timeout.map(|timeout| ctx.now + timeout.after(self.retries));
         }
@@ -301,12 +320,12 @@ impl Requester {
         if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Returns whether a packet in the middle of a message needs AckReq. At least four packets per window request an
+    /// Returns whether a frame of `packets` packets in the middle of a message needs AckReq. At least four packets per window request an
     /// ACK, and so does the last packet that the window permits. Otherwise, a message longer than the window would
     /// stall.
-    fn needs_ack_req(&self, in_flight: u32) -> bool {
+    fn needs_ack_req(&self, in_flight: u32, packets: u32) -> bool {
         let window = self.window();
-        self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window
+        self.since_ack_req + packets >= (window / 4).max(1) || in_flight + packets >= window
     }
 }
 

@@ -68,14 +68,16 @@ impl Receiver {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet received on a connected QP (UC). Returns whether it was accepted.
+    /// Handles a packet received on a connected QP (UC), or `packets` consecutive ones whose total payload is that of
+    /// `packet`. Returns whether they were accepted.
     pub(crate) fn handle_connected<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<bool, FatalError> {
-        let result = self.connected(core, ctx, packet);
+        let result = self.connected(core, ctx, packet, packets);
         self.finish(core, ctx, packet, result)
     }
 
@@ -126,6 +128,7 @@ impl Receiver {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<(), ReceiveError> {
         let operation = packet.bth.opcode.operation;
         if operation.position().begins() {
@@ -134,8 +137,8 @@ impl Receiver {
         } else if packet.bth.psn != self.expected || !self.inbound.is_open() {
             return Err(ReceiveError::Dropped(DropReason::OutOfSequence));
         }
-        self.expected = packet.bth.psn.advance(1);
-        let valid_length = has_valid_length(operation, packet.payload.len(), core.mtu());
+        self.expected = packet.bth.psn.advance(packets);
+        let valid_length = has_valid_length(operation, packet.payload.len(), core.mtu(), packets);
         if self.inbound.breaks_opcode_sequence(operation) || !valid_length {
             return Err(MALFORMED);
         }

@@ -10,7 +10,7 @@ use protocol::roce::{Deth, Ext};
 use crate::gather::gather;
 use crate::qp::attr::{Service, State};
 use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step};
-use crate::segment::{Segment, packet_count, segment};
+use crate::segment::{Segment, packet_count, packets_in_frame, segment};
 use crate::{
     Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination,
     WaitReason, limits,
@@ -124,7 +124,9 @@ impl Sender {
     ) -> Result<Step, FatalError> {
         let Some(current) = &mut self.current else { return Ok(Step::Idle) };
         let wr_id = current.wr.wr_id;
-        let Some(segment) = segment(&current.wr.op, current.len, core.mtu(), current.next) else {
+        let more = if core.may_offload_segmentation(ctx) { packets_in_frame(core.mtu(), current.next) } else { 1 };
+        let packets = current.next..current.packets.min(current.next + more);
+        let Some(segment) = segment(&current.wr.op, current.len, core.mtu(), packets.clone()) else {
             self.current = None;
             return Err(fail(core, ctx, wr_id, Status::LocalQpOperation));
         };
@@ -143,25 +145,25 @@ impl Sender {
         };
         let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
         let headers = Headers { encap: path, bth: &bth, srqn: None, ext: &ext };
-        let sent = ctx.emit(out, &headers, segment.len, |host, payload| {
+        let sent = ctx.emit(core, out, &headers, segment.len, |host, payload| {
             gather(host, core.initiator(), &current.wr.payload, segment.offset, segment.len, payload)
         });
-        let len = match sent {
-            Ok(len) => len,
+        let emitted = match sent {
+            Ok(emitted) => emitted,
             Err(reason) => {
                 self.current = None;
                 return Err(fail(core, ctx, wr_id, Status::LocalProtection(reason)));
             }
         };
-        self.psn = self.psn.advance(1);
-        current.next += 1;
+        self.psn = self.psn.advance(emitted.packets);
+        current.next = packets.end;
         if current.next == current.packets {
             let (op, byte_len) = (current.wr.op, current.len);
             let done = SendDone { op, byte_len, remote_qpn, remote_mac: dst_mac };
             ctx.complete(core, Queue::Send, wr_id, Ok(Success::Send(done)));
             self.current = None;
         }
-        Ok(Step::Frame(Frame { len, dst_mac, wr_id: Some(wr_id) }))
+        Ok(Step::Frame(Frame { emitted, dst_mac, wr_id: Some(wr_id) }))
     }
 }
 

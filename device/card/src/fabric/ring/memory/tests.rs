@@ -40,7 +40,7 @@ fn frames_wrap_around_ring_end() {
                 ]
             })
             .collect();
-        assert!(sent.iter().all(|frame| producer.push(frame, IcrcField::Computed).unwrap()));
+        assert!(sent.iter().all(|frame| producer.push(frame, Offload::None).unwrap()));
         assert!(!consumer.has_frames(), "unpublished frames are not visible");
         let _ = producer.publish();
         assert_eq!(frames(&mut consumer).unwrap(), sent);
@@ -50,7 +50,7 @@ fn frames_wrap_around_ring_end() {
 #[test]
 fn ring_preserves_icrc_flag() {
     let (mut producer, mut consumer, _) = pair();
-    let fields = [IcrcField::LeftOut, IcrcField::Computed, IcrcField::LeftOut];
+    let fields = [Offload::Icrc, Offload::None, Offload::Icrc];
     assert!(fields.iter().all(|icrc| producer.push(&[7; 100], *icrc).unwrap()));
     let _ = producer.publish();
     let mut batch = RxBatch::new();
@@ -63,7 +63,7 @@ fn full_ring_accepts_frames_after_release() {
     let (mut producer, mut consumer, _) = pair();
     let frame = [7; 1000];
     let mut put = 0;
-    while producer.push(&frame, IcrcField::Computed).unwrap() {
+    while producer.push(&frame, Offload::None).unwrap() {
         put += 1;
     }
     assert_eq!(put, LEN.get() as usize / record_len(1000));
@@ -73,22 +73,22 @@ fn full_ring_accepts_frames_after_release() {
     consumer.take(&mut batch, 1).unwrap();
     assert!(consumer.release(), "a blocked producer is woken");
     assert!(!consumer.release(), "the producer is woken only once");
-    assert!(producer.push(&frame, IcrcField::Computed).unwrap());
-    assert!(!producer.push(&frame, IcrcField::Computed).unwrap());
+    assert!(producer.push(&frame, Offload::None).unwrap());
+    assert!(!producer.push(&frame, Offload::None).unwrap());
 }
 
 #[test]
 fn only_sleeping_consumer_is_woken() {
     let (mut producer, mut consumer, _) = pair();
-    producer.push(&[1; 60], IcrcField::Computed).unwrap();
+    producer.push(&[1; 60], Offload::None).unwrap();
     assert!(!producer.publish());
     assert!(!consumer.enable_wakeups(), "the consumer must not sleep while a frame is waiting");
     consumer.disable_wakeups();
     frames(&mut consumer).unwrap();
     assert!(consumer.enable_wakeups());
-    producer.push(&[1; 60], IcrcField::Computed).unwrap();
+    producer.push(&[1; 60], Offload::None).unwrap();
     assert!(producer.publish());
-    producer.push(&[1; 60], IcrcField::Computed).unwrap();
+    producer.push(&[1; 60], Offload::None).unwrap();
     assert!(!producer.publish(), "the consumer has already been woken");
 }
 
@@ -104,17 +104,17 @@ fn invalid_counters_are_rejected() {
         set(&memory, TAIL_AT, tail);
         let mut pushed = Ok(true);
         while pushed == Ok(true) {
-            pushed = producer.push(&[0; 1000], IcrcField::Computed);
+            pushed = producer.push(&[0; 1000], Offload::None);
         }
         // As the head advances, a tail that was invalid may become valid. Accepting it harms only the side that wrote
         // it.
         assert!(matches!(pushed, Err(RingError::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
-    while producer.push(&[0; 1000], IcrcField::Computed).unwrap() {}
+    while producer.push(&[0; 1000], Offload::None).unwrap() {}
     let _ = producer.publish();
     frames(&mut consumer).unwrap();
-    assert!(producer.push(&[0; 1000], IcrcField::Computed).unwrap());
+    assert!(producer.push(&[0; 1000], Offload::None).unwrap());
     set(&memory, TAIL_AT, 0);
     assert!(
         matches!(producer.request_room(60), Err(RingError::Tail(_))),
@@ -126,7 +126,7 @@ fn invalid_counters_are_rejected() {
 fn invalid_lengths_are_rejected() {
     for len in [0, 13, 61, u32::try_from(MAX_FRAME_LEN).unwrap() + 1, u32::MAX] {
         let (mut producer, mut consumer, memory) = pair();
-        producer.push(&[1; 60], IcrcField::Computed).unwrap();
+        producer.push(&[1; 60], Offload::None).unwrap();
         let _ = producer.publish();
         set(&memory, DATA_AT, len);
         assert_eq!(frames(&mut consumer), Err(RingError::Length(len)));
@@ -149,7 +149,7 @@ proptest! {
             set(&memory, counter / 4 * COUNTERS_LEN + places[counter % 4], value);
         }
         for len in lengths {
-            let _ = producer.push(&vec![0; len], IcrcField::Computed);
+            let _ = producer.push(&vec![0; len], Offload::None);
             let _ = producer.publish();
             if let Ok(frames) = frames(&mut consumer) {
                 prop_assert!(frames.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
@@ -172,7 +172,7 @@ fn no_wakeup_is_lost() {
     let sender = thread::spawn(move || {
         for number in 0..FRAMES {
             let frame = [&number.to_le_bytes()[..], &[0; 56]].concat();
-            while !producer.push(&frame, IcrcField::Computed).unwrap() {
+            while !producer.push(&frame, Offload::None).unwrap() {
                 if producer.publish() {
                     left.write_all(&[1]).unwrap();
                 }
