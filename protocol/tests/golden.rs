@@ -8,7 +8,7 @@ use protocol::net::ether::EtherFrame;
 use protocol::net::ipv4::Fragmentation;
 use protocol::net::layers::Tci;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, Offload, Imm, IpAddrs, NakCode, Opcode,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, Imm, IpAddrs, NakCode, Offload, Opcode,
     Operation as O, Packet, Reth, RoceFrame, Syndrome, Transport, seal,
 };
 use protocol::{Psn, WireError};

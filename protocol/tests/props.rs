@@ -14,8 +14,8 @@ use protocol::net::ipv6::Ipv6;
 use protocol::net::layers::Tci;
 use protocol::roce::ext::ExtKind;
 use protocol::roce::{
-    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, Offload, Imm, IpAddrs, Opcode, Packet, Reth,
-    RoceFrame, Syndrome, seal,
+    Aeth, AtomicEth, Bth, Deth, Encap, Ext, FrameWriter, Imm, IpAddrs, MAX_OFFLOADED_PAYLOAD, MAX_PAYLOAD,
+    Mtu, Offload, Opcode, Packet, Reth, RoceFrame, Syndrome, for_each_frame, seal,
 };
 
 fn encaps() -> impl Strategy<Value = Encap> {
@@ -89,6 +89,16 @@ fn srqn(bth: &Bth, [_, b, _, d]: [u64; 4]) -> Option<Srqn> {
     bth.opcode.has_xrceth().then(|| Srqn::new(u32::try_from((b ^ d) & 0xffff_ffff).unwrap()))
 }
 
+/// Returns the length of a packet, from the BTH to the ICRC, in the frame that contains it alone.
+fn packet_bytes(frame: &RoceFrame<'_>, encap: &Encap) -> usize {
+    let Packet { bth, srqn, ext, payload } = frame.packet;
+    let mut out = Vec::new();
+    let mut writer = FrameWriter::with_xrceth(&mut out, encap, &bth, srqn, &ext, payload.len());
+    writer.extend(payload);
+    let ip_header = if matches!(encap.ip, IpAddrs::V4 { .. }) { 20 } else { 40 };
+    writer.finish() - if encap.tag.is_some() { 18 } else { 14 } - ip_header - 8
+}
+
 proptest! {
     #[test]
     fn emitted_frame_parses_to_same_value(
@@ -104,6 +114,52 @@ proptest! {
         writer.finish();
         let packet = Packet { bth, srqn, ext, payload: &payload };
         prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { encap, packet }));
+    }
+
+    /// The frames of the packets join up to the frame that they were divided from.
+    #[test]
+    fn divided_frame_has_consecutive_packets(
+        encap in encaps(),
+        bth in bths(),
+        draw in any::<[u64; 4]>(),
+        mtu in prop::sample::select(&Mtu::ALL),
+        len in 0..=MAX_OFFLOADED_PAYLOAD,
+    ) {
+        let (srqn, ext) = (srqn(&bth, draw), ext(bth.opcode.ext_kind(), draw));
+        let payload: Vec<u8> = (0..len).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        let packet = Packet { bth, srqn, ext, payload: &payload };
+        let offload = Offload::Segmentation(mtu);
+        let mut out = Vec::new();
+        let mut writer = FrameWriter::with_xrceth(&mut out, &encap, &bth, srqn, &ext, len);
+        writer.extend(&payload);
+        writer.finish_with(offload);
+        let mut frames = Vec::new();
+        let divided = for_each_frame(&out, mtu, |frame| frames.push(frame.to_vec()));
+        let parsed = RoceFrame::parse_with(&out, offload);
+        if packet.segment_count(mtu) == 1 && len > MAX_PAYLOAD {
+            prop_assert!(divided.is_err() && parsed.is_err(), "the packet cannot be divided");
+            return Ok(());
+        }
+        prop_assert_eq!(parsed, Ok(RoceFrame { encap, packet }));
+        prop_assert_eq!(divided, Ok(()));
+        let frames: Vec<_> = frames.iter().map(|frame| RoceFrame::parse(frame).unwrap()).collect();
+        let joined: Vec<u8> = frames.iter().flat_map(|frame| frame.packet.payload).copied().collect();
+        prop_assert_eq!(joined, payload.clone());
+        let last = frames.len() - 1;
+        for (index, frame) in frames.iter().enumerate() {
+            let RoceFrame { encap: found, packet: part } = frame;
+            let operation = part.bth.opcode.operation;
+            prop_assert_eq!((*found, part.srqn), (encap, srqn));
+            prop_assert_eq!(part.bth.psn, bth.psn.advance(u32::try_from(index).unwrap()));
+            prop_assert_eq!(operation.kind(), bth.opcode.operation.kind());
+            prop_assert_eq!(part.ext.kind(), part.bth.opcode.ext_kind());
+            prop_assert_eq!(part.bth.ack_req, bth.ack_req && index == last);
+            let whole = bth.opcode.operation.position();
+            prop_assert_eq!(operation.position().begins(), whole.begins() && index == 0);
+            prop_assert_eq!(operation.position().ends(), whole.ends() && index == last);
+            prop_assert!(index == last || part.payload.len() == mtu.bytes());
+            prop_assert_eq!(part.wire_len(), packet_bytes(frame, &encap));
+        }
     }
 
     #[test]
@@ -136,6 +192,7 @@ proptest! {
         out.truncate(len.index(out.len()) + 1);
         let _ = RoceFrame::parse(&out);
         let _ = RoceFrame::parse_with(&out, Offload::Icrc);
+        let _ = for_each_frame(&out, Mtu::Mtu256, |_| {});
         let _ = seal(&mut out.clone());
         let _ = EtherFrame::parse(&out).map(|frame| frame.is_roce());
         let _ = Packet::parse(out.get(42..).unwrap_or_default());

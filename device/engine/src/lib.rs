@@ -49,11 +49,10 @@ pub use host::{
     Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, PeerRequest, RecvSource, XrcError,
 };
 pub use local::{LocalOp, LocalToken};
-pub use protocol::roce::Mtu;
 pub use pooled_slots::PooledSlots;
+pub use protocol::roce::Mtu;
 pub use qp::attr::{
-    AckTimeout, Flush, GrhArea, Modify, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
-    State,
+    AckTimeout, Flush, GrhArea, Modify, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service, State,
 };
 pub use recovery::{NakKind, ReceivedNak, Retry, RetryCause};
 pub use rights::Rights;

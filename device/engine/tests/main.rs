@@ -19,6 +19,7 @@ mod numbers;
 mod recovery;
 mod requests;
 mod rnr;
+mod segments;
 mod srq;
 mod states;
 mod transfer;

@@ -16,7 +16,7 @@ use drivers::{Bus, syndrome};
 use engine::Instant;
 use protocol::Psn;
 use protocol::ids::{Iova, Lid};
-use protocol::roce::{Offload, RoceFrame};
+use protocol::roce::{Mtu, Offload, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -117,10 +117,15 @@ impl<F: Frontend> Machine<F> {
                 let frame = peer_frames::request(&self.aim, input);
                 self.hca.handle_frame(&frame);
             }
-            10 => {
-                let icrc = if input.byte() < 128 { Offload::None } else { Offload::Icrc };
-                self.hca.handle_arrival(input.bytes(255), icrc);
-            }
+            10 => match input.byte() {
+                0..128 => self.hca.handle_arrival(input.bytes(255), Offload::None),
+                128..192 => self.hca.handle_arrival(input.bytes(255), Offload::Icrc),
+                choice => {
+                    let mtu = Mtu::ALL[usize::from(choice) % Mtu::ALL.len()];
+                    let frame = peer_frames::request(&self.aim, input);
+                    self.hca.handle_arrival(&frame, Offload::Segmentation(mtu));
+                }
+            },
             11 => {
                 let step = u64::from(input.word()) << (input.byte() % 16);
                 self.now = Instant::from_nanos(self.now.as_nanos().saturating_add(step));

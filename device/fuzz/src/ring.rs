@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use card::fabric::ring::memory::{RingLen, Side, ends};
-use card::fabric::{MAX_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
-use protocol::roce::Offload;
+use card::fabric::{MAX_OFFLOADED_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
+use protocol::roce::{Mtu, Offload};
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
 use super::input::Input;
@@ -24,7 +24,8 @@ const COUNTERS_LEN: usize = 4096;
 /// Offset of the first frame.
 const DATA_AT: usize = 8192;
 
-const FIELDS: [Offload; 2] = [Offload::None, Offload::Icrc];
+const OFFLOADS: [Offload; 4] =
+    [Offload::None, Offload::Icrc, Offload::Segmentation(Mtu::Mtu256), Offload::Segmentation(Mtu::Mtu4096)];
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
@@ -54,7 +55,10 @@ pub fn run(input: &[u8]) {
                 true
             }
             3 | 4 => producer
-                .push(&vec![operation; usize::from(input.half())], FIELDS[usize::from(operation) % 2])
+                .push(
+                    &vec![operation; usize::from(input.half())],
+                    OFFLOADS[usize::from(operation) % OFFLOADS.len()],
+                )
                 .is_ok(),
             5 => {
                 let _ = producer.publish();
@@ -63,7 +67,9 @@ pub fn run(input: &[u8]) {
             6 => {
                 let taken = consumer.take(&mut batch, usize::from(input.byte()));
                 assert!(
-                    batch.iter().all(|(frame, _)| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()))
+                    batch
+                        .iter()
+                        .all(|(frame, _)| (MIN_FRAME_LEN..=MAX_OFFLOADED_FRAME_LEN).contains(&frame.len()))
                 );
                 let _ = consumer.release();
                 batch = RxBatch::new();

@@ -12,6 +12,7 @@
 pub mod check;
 pub mod host;
 pub mod key_op;
+mod merge;
 pub mod net;
 pub mod plan;
 mod stale;

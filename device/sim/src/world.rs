@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use protocol::ids::{Lkey, Pkey, Qpn, Srqn, Va};
-use protocol::roce::{Packet, RoceFrame};
+use protocol::roce::{Offload, Packet, RoceFrame, for_each_frame, seal};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::check::{Checker, Violation};
 use super::host::SimHost;
+use super::merge::{Merged, merge, mergeable};
 use super::net::{Net, NetStats};
 use super::plan::draw::NODES;
 use super::plan::{
@@ -21,7 +22,7 @@ use super::stale;
 use super::trace::describe;
 use engine::{
     Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State, Stats,
-    Transmit, WaitReason,
+    Transmit, TxOffloads, WaitReason,
 };
 
 /// Maximum simulated time to finish all work after the network has healed and software has taken its last action.
@@ -64,6 +65,8 @@ struct World<'a> {
     /// Random source for injected READs. It is separate so that injecting READs changes neither the plan nor the
     /// network faults of a seed.
     stale: ChaCha8Rng,
+    /// Whether one frame can carry several packets.
+    merges: bool,
 }
 
 /// Software's view of a shared receive queue.
@@ -110,7 +113,12 @@ pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
 impl<'a> World<'a> {
     fn new(seed: u64, plan: &'a Plan, trace: bool) -> Self {
         let config = Config { qp_index_bits: 8, window_packets: plan.window_packets };
-        let node = || Node { engine: Engine::new(config), host: host(plan.credits) };
+        let merges = seed.is_multiple_of(2);
+        let node = || {
+            let mut engine = Engine::new(config);
+            engine.set_offloads(if merges { TxOffloads::Segmentation } else { TxOffloads::None });
+            Node { engine, host: host(plan.credits) }
+        };
         let mut world = Self {
             plan,
             checker: Checker::new(plan),
@@ -123,6 +131,7 @@ impl<'a> World<'a> {
             srqs: BTreeMap::new(),
             reposts_immediately: false,
             stale: ChaCha8Rng::seed_from_u64(!seed),
+            merges,
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
         world.make_shared();
@@ -316,10 +325,22 @@ impl<'a> World<'a> {
             self.next_action += 1;
             self.act(action)?;
         }
-        while let Some((to, frame)) = self.net.receive(self.now) {
-            let Ok(mut frame) = RoceFrame::parse(&frame) else { continue };
-            frame.packet.srqn = self.srqn_on_arrival(to, &frame.packet);
-            self.arrive(to, &frame)?;
+        let received: Vec<_> = std::iter::from_fn(|| self.net.receive(self.now)).collect();
+        let mut frames = Vec::new();
+        for (to, frame) in &received {
+            let Ok(mut frame) = RoceFrame::parse(frame) else { continue };
+            frame.packet.srqn = self.srqn_on_arrival(*to, &frame.packet);
+            frames.push((*to, frame));
+        }
+        let mut left = frames.as_slice();
+        while let Some(&(to, frame)) = left.first() {
+            let count = self.packets_in_arrival(left);
+            let (together, rest) = left.split_at(count);
+            left = rest;
+            match merge(together) {
+                Some(merged) => self.arrive_merged(to, together, &merged)?,
+                None => together.iter().try_for_each(|(to, frame)| self.arrive(*to, frame))?,
+            }
             self.arrive_stale(to, frame.packet.bth.dest_qp)?;
         }
         for node in 0..NODES {
@@ -335,6 +356,33 @@ impl<'a> World<'a> {
         let Node { engine, host } = &mut self.nodes[to];
         engine.handle_packet(self.now, &frame.encap, &frame.packet, host);
         self.check(to, Some(frame.packet.bth.dest_qp))?;
+        self.checker.after_arrival()
+    }
+
+    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random, because a requester
+    /// can divide a message in another way when it repeats it.
+    fn packets_in_arrival(&mut self, frames: &[(usize, RoceFrame<'_>)]) -> usize {
+        match mergeable(frames) {
+            most if most > 1 && self.merges => self.stale.random_range(1..=most),
+            _ => 1,
+        }
+    }
+
+    /// Handles packets that arrive in one frame.
+    fn arrive_merged(
+        &mut self,
+        to: usize,
+        frames: &[(usize, RoceFrame<'_>)],
+        merged: &Merged,
+    ) -> Result<(), Violation> {
+        frames.iter().try_for_each(|(_, frame)| self.checker.on_arrival(to, frame))?;
+        let packet = merged.packet();
+        if self.trace {
+            self.log(&format!("the next {} packets arrive in one frame", frames.len()));
+        }
+        let Node { engine, host } = &mut self.nodes[to];
+        engine.handle_segments(self.now, merged.encap(), &packet, merged.mtu, host);
+        self.check(to, Some(packet.bth.dest_qp))?;
         self.checker.after_arrival()
     }
 
@@ -494,23 +542,18 @@ impl<'a> World<'a> {
                 while self.nodes[node].engine.poll_dirty().is_some() {}
                 return Ok(false);
             };
-            let text = if self.trace {
-                let packet = RoceFrame::parse(&frame).map(|frame| {
-                    let packet = frame.packet;
-                    format!("qp {:#x} {}", packet.bth.dest_qp.get(), describe(&packet, 0))
-                });
-                packet.unwrap_or_default()
-            } else {
-                String::new()
-            };
             // Check the events recorded during `poll_transmit` first, because its key operations took effect before the
             // frame was produced.
             self.check_host_events(node, None)?;
-            let checked = self.checker.on_frame(node, &sent, &frame);
-            for to in nodes_of(sent.dst_mac) {
-                let fate = self.net.send(self.now, node, to, frame.clone());
-                if self.trace {
-                    self.log(&format!("{node}> {text} {fate}"));
+            let mut checked = Ok(());
+            for frame in packets_of(&frame, sent.offload) {
+                let sent = Transmit { len: frame.len(), packets: 1, offload: Offload::None, ..sent };
+                checked = checked.and(self.checker.on_frame(node, &sent, &frame));
+                for to in nodes_of(sent.dst_mac) {
+                    let fate = self.net.send(self.now, node, to, frame.clone());
+                    if self.trace {
+                        self.log(&format!("{node}> {} {fate}", packet_text(&frame)));
+                    }
                 }
             }
             checked?;
@@ -577,6 +620,29 @@ fn host(counts_receives: bool) -> SimHost {
         host.add_region(cells_key(pd), pd, va(super::plan::CELLS), CELLS_BYTES, Rights::all());
     }
     host
+}
+
+/// Returns the frames of the packets that a frame carries, in wire format.
+fn packets_of(frame: &[u8], offload: Offload) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    match offload {
+        Offload::Segmentation(mtu) => {
+            for_each_frame(frame, mtu, |frame| frames.push(frame.to_vec())).expect("engine frames are valid");
+        }
+        Offload::None | Offload::Icrc => {
+            let mut frame = frame.to_vec();
+            seal(&mut frame).expect("engine frames are valid");
+            frames.push(frame);
+        }
+    }
+    frames
+}
+
+fn packet_text(frame: &[u8]) -> String {
+    let text = |frame: RoceFrame<'_>| {
+        format!("qp {:#x} {}", frame.packet.bth.dest_qp.get(), describe(&frame.packet, 0))
+    };
+    RoceFrame::parse(frame).map(text).unwrap_or_default()
 }
 
 fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {

@@ -10,7 +10,7 @@ use protocol::net::arp::Arp;
 use protocol::net::ether::EtherFrame;
 use protocol::net::icmp::EchoRequest;
 use protocol::net::ipv4::Ipv4;
-use protocol::roce::{FrameWriter, Offload, MAX_PAYLOAD, Packet, RoceFrame, seal};
+use protocol::roce::{FrameWriter, MAX_PAYLOAD, Mtu, Offload, Packet, RoceFrame, for_each_frame, seal};
 
 pub type Target = fn(&[u8]);
 
@@ -46,6 +46,18 @@ pub fn decode_frame(frame: &[u8]) {
     if let Ok(unsealed) = RoceFrame::parse_with(frame, Offload::Icrc) {
         assert!(is_sealed);
         assert_eq!(RoceFrame::parse(&sealed), Ok(unsealed));
+    }
+    for mtu in Mtu::ALL {
+        let mut payload_len = 0;
+        let divided = for_each_frame(frame, mtu, |frame| {
+            let packet = RoceFrame::parse(frame).expect("frames of packets are in wire format").packet;
+            payload_len += packet.payload.len();
+        });
+        if divided.is_ok() {
+            let whole = RoceFrame::parse_with(frame, Offload::Segmentation(mtu))
+                .map(|frame| frame.packet.payload.len());
+            assert_eq!(whole, Ok(payload_len));
+        }
     }
     let Ok(first) = RoceFrame::parse(frame) else { return };
     let Packet { bth, srqn, ext, payload } = first.packet;

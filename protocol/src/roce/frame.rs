@@ -186,7 +186,11 @@ impl<'a> FrameWriter<'a> {
     /// Panics if the payload exceeds [`MAX_PAYLOAD`] and `offload` is not [`Offload::Segmentation`].
     pub fn finish_with(mut self, offload: Offload) -> usize {
         let is_one_packet = self.payload_len <= MAX_PAYLOAD;
-        assert!(is_one_packet || matches!(offload, Offload::Segmentation(_)), "{} bytes in a packet", self.payload_len);
+        assert!(
+            is_one_packet || matches!(offload, Offload::Segmentation(_)),
+            "{} bytes in a packet",
+            self.payload_len
+        );
         let covered_len = self.payload + self.payload_len + pad_count(self.payload_len);
         if self.out.len() < covered_len {
             self.out.resize(covered_len, 0);

@@ -189,7 +189,9 @@ impl TxBatch {
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
         frames.extend(
-            self.frames.drain(..).map(|TxFrame { start, end, offload, .. }| RxFrame { range: start..end, offload }),
+            self.frames
+                .drain(..)
+                .map(|TxFrame { start, end, offload, .. }| RxFrame { range: start..end, offload }),
         );
         Frames { bytes: std::mem::replace(&mut self.bytes, bytes), frames }
     }

@@ -408,11 +408,7 @@ impl<F: Frontend> Hca<F> {
 ///
 /// # Errors
 /// Fails if the frame should carry several packets but is invalid.
-fn for_each_wire_frame(
-    frame: &[u8],
-    offload: Offload,
-    mut act: impl FnMut(&[u8]),
-) -> Result<(), WireError> {
+fn for_each_wire_frame(frame: &[u8], offload: Offload, mut act: impl FnMut(&[u8])) -> Result<(), WireError> {
     match offload {
         Offload::None => act(frame),
         Offload::Icrc => {

@@ -3,7 +3,7 @@
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Encap, Offload, IpAddrs, RoceFrame};
+use protocol::roce::{Encap, IpAddrs, Offload, RoceFrame};
 
 use super::Hca;
 use crate::capture::{About, Direction};

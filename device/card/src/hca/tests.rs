@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use engine::Event;
 use protocol::describe::Visitor;
 use protocol::ids::{Iova, Lid, MacAddr, Qpn};
-use protocol::roce::{FrameWriter, Offload, IpAddrs, RoceFrame};
+use protocol::roce::{Bth, Ext, FrameWriter, IpAddrs, Mtu, Offload, Opcode, Operation, Packet, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -256,8 +256,8 @@ fn missing_icrc_is_added_for_capture() {
     let mut sender = ready();
     sender.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
     sender.drain();
-    let [whole, frame] = [Offload::None, Offload::Icrc]
-        .map(|icrc| from_lid_9_with(sender.outbound().last().unwrap(), icrc));
+    let [whole, frame] =
+        [Offload::None, Offload::Icrc].map(|icrc| from_lid_9_with(sender.outbound().last().unwrap(), icrc));
     for path in [None, Some(folder.path().join("frames.pcapng"))] {
         let mut hca = ready();
         hca.region_write(Region::Bar(Bar::Bar0), 16, &[1]);
@@ -274,6 +274,66 @@ fn missing_icrc_is_added_for_capture() {
             let frames: Vec<_> = impairments::captured(&path).into_iter().map(|(_, frame)| frame).collect();
             assert_eq!(frames, [whole.clone(), frame.clone()]);
         }
+    }
+}
+
+/// Returns a frame from LID 9 to LID 1 that carries four packets of a SEND, and the frames of these packets.
+fn frame_of_four_packets() -> (Vec<u8>, [Vec<u8>; 4]) {
+    let mut sender = ready();
+    sender.port.addresses_mut().own = Identity::from_lid(Lid::new(9));
+    sender.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    sender.drain();
+    let single = from_lid_9(sender.outbound().last().unwrap());
+    let RoceFrame { encap, packet } = RoceFrame::parse(&single).unwrap();
+    let bth = Bth { opcode: Opcode::rc(Operation::SendOnly), ..packet.bth };
+    let build = |Packet { bth, srqn: _, ext, payload }, offload| {
+        let mut out = Vec::new();
+        let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
+        writer.extend(payload);
+        writer.finish_with(offload);
+        out
+    };
+    let payload = [0x5a; 1000];
+    let whole = Packet { bth, srqn: None, ext: Ext::None, payload: &payload };
+    let mut packets = whole.segments(Mtu::Mtu256);
+    let frames = [(); 4].map(|()| build(packets.next().unwrap(), Offload::None));
+    (build(whole, Offload::Segmentation(Mtu::Mtu256)), frames)
+}
+
+/// A capture shows what a wire would carry, and the counters do not depend on it.
+#[test]
+fn packets_of_one_frame_are_captured_and_counted_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("frames.pcapng");
+    let (frame, packets) = frame_of_four_packets();
+    let [plain, captured] = [None, Some(&path)].map(|path| {
+        let mut hca = ready();
+        hca.set_capture(path.map(|path| Capture::create(path, "hca1").unwrap()));
+        hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
+        hca.set_capture(None);
+        (*hca.port_stats(), *hca.engine.stats())
+    });
+    assert_eq!(plain, captured);
+    assert_eq!((plain.0.roce, plain.0.receive.packets), (4, 4));
+    let octets: usize = packets.iter().map(|frame| frame.len() - 14 - 20 - 8).sum();
+    assert_eq!(plain.0.receive.octets, octets as u64);
+    let frames: Vec<_> = impairments::captured(&path).into_iter().map(|(_, frame)| frame).collect();
+    assert_eq!(frames, packets);
+}
+
+#[test]
+fn frame_that_cannot_be_divided_is_dropped() {
+    let (mut frame, _) = frame_of_four_packets();
+    frame.truncate(100);
+    for captured in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hca = ready();
+        if captured {
+            let path = folder.path().join("frames.pcapng");
+            hca.set_capture(Some(Capture::create(&path, "hca1").unwrap()));
+        }
+        hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
+        assert_eq!((hca.port_stats().roce, hca.port_stats().dropped(DropReason::Short)), (0, 1));
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use engine::Instant;
 use protocol::ids::MacAddr;
 use protocol::net::ether::{self, EtherFrame, group_mac};
-use protocol::roce::{FlowHeaders, Offload, IpAddrs, RoceFrame};
+use protocol::roce::{FlowHeaders, IpAddrs, Offload, RoceFrame};
 
 use super::address::Addresses;
 use super::classify::{Class, check_destination, classify, is_valid_source};

@@ -6,7 +6,7 @@
 
 use protocol::ids::{MacAddr, Qpn, Rkey, Srqn, Va};
 use protocol::net::layers::Tci;
-use protocol::roce::{Ext, ExtKind, Kind, Operation, Packet};
+use protocol::roce::{Ext, ExtKind, Kind, Opcode, Operation, Packet, Position};
 
 use super::attr::Service;
 use super::{Core, Ctx, RequestContext};
@@ -126,7 +126,8 @@ impl Inbound {
         }
     }
 
-    /// Executes a SEND or WRITE packet permitted by the opcode sequence. Returns whether the packet ended its message.
+    /// Executes a SEND or WRITE packet permitted by the opcode sequence, or `packets` consecutive ones whose total
+    /// payload is that of `packet`. Returns whether the packet ended its message.
     /// If it did, any receive request that the message consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
@@ -134,6 +135,7 @@ impl Inbound {
         ctx: &mut Ctx<'_, H>,
         on: RequestContext,
         packet: &Packet<'_>,
+        packets: u32,
     ) -> Result<bool, RequestError> {
         let operation = packet.bth.opcode.operation;
         self.srqn = on.source.srqn();
@@ -159,7 +161,10 @@ impl Inbound {
                     grh: false,
                     pkey_index: attrs.pkey_index,
                 };
-                self.deliver(core, ctx, packet, byte_len, from);
+                // Receive completions report the opcode of the last packet.
+                let position = Position::of(operation.position().begins() && packets == 1, true);
+                let opcode = Opcode { operation: operation.at(position), ..packet.bth.opcode };
+                self.deliver(core, ctx, (packet, opcode), byte_len, from);
             }
         }
         Ok(ends)
@@ -262,13 +267,13 @@ impl Inbound {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        (packet, opcode): (&Packet<'_>, Opcode),
         byte_len: u32,
         from: Origin,
     ) {
         let Some(recv) = self.recv.take() else { return };
         let done = RecvDone {
-            opcode: packet.bth.opcode,
+            opcode,
             byte_len,
             imm: packet.ext.imm(),
             remote_qpn: from.qpn,

@@ -321,7 +321,9 @@ impl Qp {
                 }
             }
             Machines::Reliable(_, responder) => responder.handle_request(core, ctx, packet, packets),
-            Machines::Unreliable(_, receiver) if connected => receiver.handle_connected(core, ctx, packet, packets),
+            Machines::Unreliable(_, receiver) if connected => {
+                receiver.handle_connected(core, ctx, packet, packets)
+            }
             Machines::Unreliable(_, receiver) => {
                 receiver.handle_datagram(core, ctx, encap, pkey_index, packet)
             }

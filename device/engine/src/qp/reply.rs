@@ -223,8 +223,9 @@ impl Replies {
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
         let bth = core.bth(ctx, operation, psn);
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
-        let emitted =
-            ctx.emit(core, out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
+        let emitted = ctx
+            .emit(core, out, &headers, 0, |_, _| Ok(()))
+            .expect("a packet without payload reads no memory");
         Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }
 

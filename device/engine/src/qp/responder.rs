@@ -286,7 +286,7 @@ impl Responder {
         let on = request_context(core, ctx, packet)?;
         match (operation.kind(), packet.ext) {
             (Kind::Send | Kind::Write, _) => {
-                if self.inbound.accept(core, ctx, on, packet)? {
+                if self.inbound.accept(core, ctx, on, packet, packets)? {
                     self.msn = self.msn.next();
                     ctx.count_executed(core, operation.kind());
                 }

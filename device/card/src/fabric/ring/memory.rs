@@ -318,7 +318,10 @@ impl Consumer {
             let Some(space) = batch.space(len) else { break };
             self.ring.read(self.tail.wrapping_add(PREFIX), space);
             batch.commit(len, offload);
-            #[expect(clippy::cast_possible_truncation, reason = "a frame is no longer than MAX_OFFLOADED_FRAME_LEN")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "a frame is no longer than MAX_OFFLOADED_FRAME_LEN"
+            )]
             let record = record_len(len) as u32;
             self.tail = self.tail.wrapping_add(record);
             waiting -= record;

@@ -277,6 +277,17 @@ fn frames_to_nic_have_icrc() {
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "the engine needs no ICRC");
 }
 
+/// A NIC's driver receives frames as a wire carries them.
+#[test]
+fn nic_receives_one_packet_per_frame() {
+    let mut hca = nic(1);
+    let (frame, packets) = frame_of_four_packets();
+    hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
+    hca.handle_arrival(&frame[..100], Offload::Segmentation(Mtu::Mtu256));
+    assert_eq!(hca.frontend.received, packets);
+    assert_eq!(hca.port_stats().dropped(DropReason::Short), 1);
+}
+
 #[test]
 fn nic_mac_is_restored_by_reset() {
     let mut hca = nic(1);

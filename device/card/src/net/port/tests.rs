@@ -350,9 +350,7 @@ fn invalid_source_addresses_are_dropped() {
             assert_eq!(drop_reason(question), DropReason::BadSource, "claims to be at {claimed}");
         }
     }
-    assert!(
-        port().receive(NOW, &send_from(mac(1), ip), Offload::None, &mut TxBatch::default()).is_some()
-    );
+    assert!(port().receive(NOW, &send_from(mac(1), ip), Offload::None, &mut TxBatch::default()).is_some());
 }
 
 #[test]

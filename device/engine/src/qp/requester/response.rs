@@ -173,7 +173,10 @@ impl Requester {
             Ext::Aeth(aeth) => matches!(aeth.syndrome, Syndrome::Ack { .. }),
             _ => true,
         };
-        if !in_place || !positive || packet.payload.len() != payload_len(front.len, core.mtu(), index..index + packets) {
+        if !in_place
+            || !positive
+            || packet.payload.len() != payload_len(front.len, core.mtu(), index..index + packets)
+        {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
         if let Ext::Aeth(aeth) = packet.ext {

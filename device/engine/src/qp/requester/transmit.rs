@@ -266,20 +266,32 @@ impl Requester {
         let mut bth = core.bth(ctx, operation, psn);
         bth.ack_req = true;
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn, ext: &ext };
-        let emitted =
-            ctx.emit(core, out, &headers, 0, |_, _| Ok(())).expect("a packet without payload reads no memory");
+        let emitted = ctx
+            .emit(core, out, &headers, 0, |_, _| Ok(()))
+            .expect("a packet without payload reads no memory");
         self.sent(core, ctx, (1, packets), true);
         Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
     /// Returns the number of packets that the next frame of a SEND or WRITE carries.
-    fn packets_to_send<H: Host>(&self, core: &Core, ctx: &Ctx<'_, H>, request: &Request, in_flight: u32) -> u32 {
-        // Beyond the credits, the packet that consumes a receive request is a probe, and must be sent alone.
-        if !core.may_offload_segmentation(ctx) || self.credits.beyond(request.recv_seq) > 0 {
+    fn packets_to_send<H: Host>(
+        &self,
+        core: &Core,
+        ctx: &Ctx<'_, H>,
+        request: &Request,
+        in_flight: u32,
+    ) -> u32 {
+        if !core.may_offload_segmentation(ctx) {
             return 1;
         }
+        // Beyond the credits, the packet that consumes a receive request is a probe, and must be sent alone.
+        let end = match recv_packet_index(request).filter(|_| self.credits.beyond(request.recv_seq) > 0) {
+            Some(probe) if probe == self.next => probe + 1,
+            Some(probe) if probe > self.next => probe,
+            _ => request.packets,
+        };
         packets_in_frame(core.mtu(), self.next)
-            .min(request.packets - self.next)
+            .min(end - self.next)
             .min(self.window().saturating_sub(in_flight).max(1))
     }
 

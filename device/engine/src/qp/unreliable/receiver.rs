@@ -146,7 +146,7 @@ impl Receiver {
         if !core.attrs.remote.allows(operation.kind()) {
             return Err(RequestError::NoAccess(AccessError::Right).into());
         }
-        if self.inbound.accept(core, ctx, core.request_context(), packet)? {
+        if self.inbound.accept(core, ctx, core.request_context(), packet, packets)? {
             self.msn = self.msn.next();
             ctx.count_executed(core, operation.kind());
         }
@@ -207,7 +207,7 @@ impl Receiver {
             grh: infiniband.is_some(),
             pkey_index,
         };
-        self.inbound.deliver(core, ctx, packet, byte_len, from);
+        self.inbound.deliver(core, ctx, (packet, packet.bth.opcode), byte_len, from);
         Ok(())
     }
 }

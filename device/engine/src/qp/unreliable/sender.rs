@@ -124,7 +124,8 @@ impl Sender {
     ) -> Result<Step, FatalError> {
         let Some(current) = &mut self.current else { return Ok(Step::Idle) };
         let wr_id = current.wr.wr_id;
-        let more = if core.may_offload_segmentation(ctx) { packets_in_frame(core.mtu(), current.next) } else { 1 };
+        let more =
+            if core.may_offload_segmentation(ctx) { packets_in_frame(core.mtu(), current.next) } else { 1 };
         let packets = current.next..current.packets.min(current.next + more);
         let Some(segment) = segment(&current.wr.op, current.len, core.mtu(), packets.clone()) else {
             self.current = None;

@@ -48,14 +48,15 @@ fn frames_wrap_around_ring_end() {
 }
 
 #[test]
-fn ring_preserves_icrc_flag() {
+fn ring_preserves_offloads() {
     let (mut producer, mut consumer, _) = pair();
-    let fields = [Offload::Icrc, Offload::None, Offload::Icrc];
-    assert!(fields.iter().all(|icrc| producer.push(&[7; 100], *icrc).unwrap()));
+    let mut offloads = vec![Offload::Icrc, Offload::None];
+    offloads.extend(Mtu::ALL.map(Offload::Segmentation));
+    assert!(offloads.iter().all(|offload| producer.push(&[7; 100], *offload).unwrap()));
     let _ = producer.publish();
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 9).unwrap();
-    assert_eq!(batch.iter().map(|(_, icrc)| icrc).collect::<Vec<_>>(), fields);
+    assert_eq!(batch.iter().map(|(_, offload)| offload).collect::<Vec<_>>(), offloads);
 }
 
 #[test]
@@ -124,7 +125,12 @@ fn invalid_counters_are_rejected() {
 
 #[test]
 fn invalid_lengths_are_rejected() {
-    for len in [0, 13, 61, u32::try_from(MAX_FRAME_LEN).unwrap() + 1, u32::MAX] {
+    let mtu = ICRC_LEFT_OUT | 5 << MTU_SHIFT;
+    let too_long = [MAX_FRAME_LEN, MAX_OFFLOADED_FRAME_LEN].map(|most| u32::try_from(most).unwrap() + 1);
+    let mtu_without_flag = 60 | 5 << MTU_SHIFT;
+    let unknown_mtu = 60 | ICRC_LEFT_OUT | 6 << MTU_SHIFT;
+    for len in [0, 13, 61, too_long[0], too_long[1] | mtu, 61 | mtu, mtu_without_flag, unknown_mtu, u32::MAX]
+    {
         let (mut producer, mut consumer, memory) = pair();
         producer.push(&[1; 60], Offload::None).unwrap();
         let _ = producer.publish();
@@ -152,7 +158,8 @@ proptest! {
             let _ = producer.push(&vec![0; len], Offload::None);
             let _ = producer.publish();
             if let Ok(frames) = frames(&mut consumer) {
-                prop_assert!(frames.iter().all(|frame| (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len())));
+                let lengths = MIN_FRAME_LEN..=MAX_OFFLOADED_FRAME_LEN;
+                prop_assert!(frames.iter().all(|frame| lengths.contains(&frame.len())));
             }
         }
         let _ = (producer.request_room(100), consumer.enable_wakeups());

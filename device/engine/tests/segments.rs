@@ -1,0 +1,197 @@
+//! Tests frames that carry several packets (segmentation offload).
+
+use crate::common::*;
+use engine::*;
+use protocol::roce::*;
+
+/// A frame of the engine, and what remains to be done before it leaves the host.
+type Sent = (Vec<u8>, Offload);
+
+/// Creates a pair whose engines may leave segmentation to others.
+fn pair_with(tune: impl Fn(Node, &mut QpAttrs)) -> Pair {
+    let mut pair = Pair::with(tune);
+    pair.a.engine.set_offloads(TxOffloads::Segmentation);
+    pair.b.engine.set_offloads(TxOffloads::Segmentation);
+    pair
+}
+
+fn pair() -> Pair {
+    pair_with(|_, _| {})
+}
+
+fn sent(pair: &mut Pair, node: Node) -> Vec<Sent> {
+    let now = pair.now;
+    let side = pair.side(node);
+    let mut frames = Vec::new();
+    loop {
+        side.collect();
+        let mut frame = Vec::new();
+        let Some(transmit) = side.engine.poll_transmit(now, &mut side.host, &mut frame) else {
+            return frames;
+        };
+        let packet = RoceFrame::parse_with(&frame, transmit.offload).unwrap().packet;
+        let packets = match transmit.offload {
+            Offload::Segmentation(mtu) => packet.segment_count(mtu),
+            Offload::None | Offload::Icrc => 1,
+        };
+        assert_eq!((transmit.len, transmit.packets), (frame.len(), packets));
+        frames.push((frame, transmit.offload));
+    }
+}
+
+fn deliver(pair: &mut Pair, node: Node, (frame, offload): &Sent) {
+    let RoceFrame { encap, packet } = RoceFrame::parse_with(frame, *offload).unwrap();
+    let now = pair.now;
+    let side = pair.side(node);
+    match *offload {
+        Offload::Segmentation(mtu) => {
+            side.engine.handle_segments(now, &encap, &packet, mtu, &mut side.host);
+        }
+        Offload::None | Offload::Icrc => side.engine.handle_packet(now, &encap, &packet, &mut side.host),
+    }
+    side.collect();
+}
+
+/// Exchanges frames without loss, and returns the payload length of each.
+fn exchange(pair: &mut Pair) -> Vec<(Node, usize)> {
+    let mut lengths = Vec::new();
+    loop {
+        let before = lengths.len();
+        for node in [A, B] {
+            for frame in sent(pair, node) {
+                lengths.push((node, RoceFrame::parse_with(&frame.0, frame.1).unwrap().packet.payload.len()));
+                deliver(pair, node.peer(), &frame);
+            }
+        }
+        if lengths.len() == before {
+            return lengths;
+        }
+    }
+}
+
+#[test]
+fn frame_carries_up_to_32_kib() {
+    let mut pair = pair();
+    pair.post(A, write(1, 0, 40_000));
+    assert_eq!(exchange(&mut pair), [(A, 32 << 10), (A, 40_000 - (32 << 10)), (B, 0)]);
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.snapshot(B).recv_psn, psn_a().advance(40_000_u32.div_ceil(256)));
+    assert_eq!(pair.bytes(B, 0, 40_000), pair.bytes(A, 0, 40_000));
+}
+
+/// Posts messages of every kind that can be divided.
+fn post_all(pair: &mut Pair) {
+    (0..3).for_each(|wr_id| pair.post_recv(B, wr_id, 0x8000, 3000));
+    pair.post(A, send(1, 3000));
+    pair.post(A, request(2, SendOp::Send { imm: Some(Imm([1; 4])) }, &[sge(1, 512)]));
+    pair.post(A, write(3, 0xa000, 1000));
+    let imm = Some(Imm([2; 4]));
+    pair.post(A, request(4, SendOp::Write { remote: remote(0xb000), imm }, &[sge(0, 257)]));
+    pair.post(A, read(5, 0xc000, 2049));
+    pair.post(A, send(6, 0));
+}
+
+/// Engines with and without the offload report, count and write the same.
+#[test]
+fn offload_changes_neither_results_nor_counters() {
+    let [plain, divided] = [TxOffloads::None, TxOffloads::Segmentation].map(|offloads| {
+        let mut pair = Pair::new();
+        pair.a.engine.set_offloads(offloads);
+        pair.b.engine.set_offloads(offloads);
+        post_all(&mut pair);
+        exchange(&mut pair);
+        pair
+    });
+    for (mut one, mut other) in [(plain.a, divided.a), (plain.b, divided.b)] {
+        assert_eq!(one.events, other.events);
+        assert_eq!(one.engine.stats(), other.engine.stats());
+        assert_eq!(one.host.bytes(KEY), other.host.bytes(KEY));
+    }
+}
+
+#[test]
+fn unreliable_connection_carries_several_packets() {
+    let mut pair = pair_with(|_, attrs| attrs.service = Service::Uc);
+    pair.post_recv(B, 7, 0x8000, 3000);
+    pair.post(A, send(1, 3000));
+    assert_eq!(exchange(&mut pair), [(A, 3000)]);
+    assert_eq!(pair.b.recvs(), ok([7]));
+    assert_eq!(pair.bytes(B, 0x8000, 3000), pair.bytes(A, 0, 3000));
+}
+
+/// After a packet of the middle has been lost, a repeated frame can overlap packets that have arrived.
+#[test]
+fn only_missing_packets_of_overlapping_frame_are_executed() {
+    let mut pair = pair();
+    pair.post_recv(B, 7, 0x8000, 1024);
+    pair.post(A, send(1, 1024));
+    let frames = sent(&mut pair, A);
+    let [(frame, Offload::Segmentation(mtu))] = frames.as_slice() else { panic!("{frames:?}") };
+    let RoceFrame { encap, packet } = RoceFrame::parse_with(frame, Offload::Segmentation(*mtu)).unwrap();
+    for segment in packet.segments(*mtu).take(2) {
+        pair.deliver_packet(B, &encap, &segment);
+    }
+    deliver(&mut pair, B, &frames[0]);
+    assert_eq!(pair.b.recvs(), ok([7]));
+    assert_eq!(pair.b.engine.stats().recovery.duplicates, 2);
+    assert_eq!(pair.snapshot(B).recv_psn, psn_a().advance(4));
+    assert_eq!(pair.bytes(B, 0x8000, 1024), pair.bytes(A, 0, 1024));
+}
+
+/// IBTA 9.7.5.2: the refused message is repeated as a whole.
+#[test]
+fn refused_frame_is_sent_again() {
+    let mut pair = pair();
+    pair.post(A, send(1, 1000));
+    exchange(&mut pair);
+    assert_eq!(pair.a.engine.stats().naks_received.rnr, 1);
+    pair.post_recv(B, 7, 0x8000, 1000);
+    pair.advance(RnrTimer::new(12).duration());
+    assert_eq!(exchange(&mut pair), [(A, 1000), (B, 0)]);
+    assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([1]), ok([7])));
+    assert_eq!(pair.a.engine.stats().recovery.retransmitted_packets, 4);
+}
+
+/// IBTA 9.7.7.2: beyond the credits, the only packet outstanding is the one that consumes a receive request.
+#[test]
+fn probe_for_credits_is_sent_alone() {
+    let mut pair = pair();
+    pair.b.host.counts_receives = true;
+    pair.post_recv(B, 7, 0x8000, 1000);
+    pair.post(A, send(1, 1000));
+    exchange(&mut pair);
+    pair.post_recv(B, 8, 0x8000, 1000);
+    pair.post(A, send(2, 1000));
+    assert_eq!(exchange(&mut pair), [(A, 256), (B, 0), (A, 1000 - 256), (B, 0)]);
+    assert_eq!(pair.b.recvs(), ok([7, 8]));
+}
+
+/// Frames to a peer whose MAC is not known yet wait in wire format.
+#[test]
+fn unresolved_peer_gets_one_packet_per_frame() {
+    let mut pair = pair_with(|_, attrs| attrs.path.dst_mac = protocol::ids::MacAddr::default());
+    pair.post(A, write(1, 0, 1000));
+    assert_eq!(sent(&mut pair, A).len(), 4);
+}
+
+#[test]
+fn packets_of_other_mtu_are_rejected() {
+    let mut pair = pair();
+    pair.post(A, write(1, 0, 1024));
+    let frames = sent(&mut pair, A);
+    let frame = (frames[0].0.clone(), Offload::Segmentation(Mtu::Mtu512));
+    deliver(&mut pair, B, &frame);
+    assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest]);
+}
+
+#[test]
+fn window_limits_packets_of_frame() {
+    let mut pair = Pair::with_window(16);
+    pair.a.engine.set_offloads(TxOffloads::Segmentation);
+    pair.post(A, write(1, 0, 40 * 256));
+    let lengths: Vec<_> = sent(&mut pair, A)
+        .iter()
+        .map(|(frame, offload)| RoceFrame::parse_with(frame, *offload).unwrap().packet.payload.len())
+        .collect();
+    assert_eq!(lengths, [16 * 256]);
+}
