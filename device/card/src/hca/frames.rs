@@ -141,7 +141,7 @@ impl<F: Frontend> Hca<F> {
     /// Collects up to `quota` frames from the engine while the batch has room. Returns the number of frames,
     /// including those that a rule drops or holds.
     fn transmit_roce(&mut self, quota: usize) -> usize {
-        let in_wire_format = self.needs_icrc || self.shows_frames();
+        let in_wire_format = self.needs_icrc || self.shows_frames() || self.port.is_looped_back();
         self.engine.set_offloads(if in_wire_format { TxOffloads::None } else { TxOffloads::Segmentation });
         for made in 0..quota {
             if !self.has_room() {
