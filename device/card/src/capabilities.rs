@@ -1,5 +1,5 @@
-//! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only those that it
-//! needs to serve devices.
+//! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only those needed to
+//! serve devices.
 //!
 //! Capabilities are per thread, and a thread inherits those of its creator. A thread created before the sandbox is
 //! complete must therefore drop its own capabilities. Threads created later inherit the reduced set.
@@ -21,8 +21,8 @@ pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that needs no capabilities, because it only writes to open descriptors. If the sandbox is enabled,
-/// the thread drops its capabilities before this function returns. The seccomp filter that is installed later would
+/// Starts a thread that needs no capabilities, such as one that only writes to open descriptors. If the sandbox is
+/// enabled, the thread drops its capabilities before this function returns: the seccomp filter installed later would
 /// block the drop.
 ///
 /// # Errors
@@ -41,21 +41,20 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
-        // Errors are ignored. Dropping capabilities requires no privilege, so it fails only on a kernel without
-        // capability support, where there is nothing to drop.
+        // Errors are ignored. Dropping capabilities requires no privilege and fails only on a kernel without capability
+        // support, where there is nothing to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }
 
-/// Limits the capabilities of this thread, and of threads that it creates later, to `kept`. Returns the
-/// remaining capabilities.
+/// Limits this thread, and the threads it creates later, to the capabilities in `kept`. Returns those that remain.
 ///
 /// # Errors
 /// Fails if the kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
-    // The bounding set limits the capabilities that an executed program could gain. Without CAP_SETPCAP, reducing this
-    // set fails, but no_new_privs has the same effect.
+    // The bounding set limits the capabilities that an executed program could gain. Reducing it fails without
+    // CAP_SETPCAP, but no_new_privs has the same effect.
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }

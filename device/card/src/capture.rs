@@ -46,7 +46,7 @@ impl About {
     }
 }
 
-/// Formats the comment of a captured packet, with the QP and the work request written as in a trace.
+/// Formats a captured packet's comment. The QP and the work request are written as in a trace.
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

@@ -30,8 +30,8 @@ use self::switch::Switch;
 /// 4096-byte payload needs less than half of this length.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 
-/// Longest frame with segmentation offload, which only a fabric without ICRCs carries. The headers of a RoCE frame, with a
-/// VLAN tag, IPv6 and all extension headers, are shorter than 128 bytes.
+/// Longest frame with segmentation offload, carried only by fabrics without ICRCs. Even with a VLAN tag, IPv6 and all
+/// extension headers, the headers of a RoCE frame are shorter than 128 bytes.
 pub const MAX_OFFLOADED_FRAME_LEN: usize = MAX_OFFLOADED_PAYLOAD + 128;
 
 /// Shortest frame that a fabric carries: a bare Ethernet header. A fabric does not require padding.
@@ -95,8 +95,7 @@ pub trait Fabric {
     }
 
     /// Returns the maximum number of frame bytes handled in one turn of the event loop. The last frame may exceed this
-    /// limit. Sockets have no limit, because the kernel copies the frames immediately and larger batches need fewer
-    /// turns.
+    /// limit. Sockets have no limit: the kernel copies the frames immediately, and larger batches need fewer turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }
@@ -112,8 +111,7 @@ pub trait Fabric {
 
     fn stats(&mut self) -> FabricStats;
 
-    /// Makes the fabric also deliver frames for MACs that belong to no device. A NIC needs these frames,
-    /// because it filters frames itself.
+    /// Makes the fabric also deliver frames for MACs that belong to no device. NICs filter these frames themselves.
     fn set_promiscuous(&mut self) {}
 
     /// Returns the switch that holds the peers, or `None` if the fabric is not `udp`.

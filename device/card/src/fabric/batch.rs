@@ -12,8 +12,8 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
 
 /// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
-/// may exceed this limit. The limit is low enough that the frames, and as many bytes of guest memory, are still in the
-/// L2 cache when the receiver reads them.
+/// may exceed this limit. The frames, and as many bytes of guest memory, should still be in the L2 cache when the
+/// receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -51,7 +51,7 @@ impl TxFrame {
 
 impl TxBatch {
     /// Creates a batch for a NIC, whose driver chooses the source addresses of all frames, including RDMA frames.
-    /// Fabrics check that these addresses do not belong to another member.
+    /// Fabrics check that none of them belongs to another member.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
@@ -73,8 +73,7 @@ impl TxBatch {
     }
 
     /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
-    /// requester's location drops the reply instead of flooding it so that one peer's requests do not burden other
-    /// members.
+    /// requester's location drops the reply: if it were flooded, one peer's requests would burden the other members.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);
     }
@@ -93,7 +92,7 @@ impl TxBatch {
             && let Some(bytes) = self.bytes.get_mut(frame.start..)
         {
             frame.offload = Offload::None;
-            // Frames from the engine are always well-formed, so this cannot fail.
+            // This cannot fail: frames from the engine are always well-formed.
             let _ = seal(bytes);
         }
     }
@@ -200,13 +199,13 @@ impl TxBatch {
         self.frames.front().copied()
     }
 
-    /// Returns the source addresses of a frame if a NIC's driver chose them. Returns `None` if the device
-    /// sends from its configured addresses.
+    /// Returns a frame's source addresses if a NIC's driver chose them, or `None` if the device sends from its
+    /// configured addresses.
     pub(super) fn chosen_source(&self, frame: &TxFrame) -> Option<Source> {
         if self.has_chosen_sources { Source::of(self.bytes.get(frame.start..frame.end)?) } else { None }
     }
 
-    /// Returns the source MAC of a frame if a NIC's driver chose it.
+    /// Returns a frame's source MAC if a NIC's driver chose it.
     pub(super) fn chosen_mac(&self, frame: &TxFrame) -> Option<MacAddr> {
         let mac = || self.bytes.get(frame.start + 6..)?.first_chunk().map(|mac| MacAddr(*mac));
         if self.has_chosen_sources { mac() } else { None }
@@ -332,7 +331,7 @@ pub(super) struct RxFrame {
 }
 
 impl RxFrame {
-    /// Describes a frame that was received from a wire, and therefore contains its ICRC.
+    /// Describes a frame received from a wire, which always contains its ICRC.
     pub(super) fn whole(range: Range<usize>) -> Self {
         Self { range, offload: Offload::None }
     }
@@ -510,7 +509,7 @@ mod tests {
         assert_eq!(runs, [(Some(A), 2), (Some(B), 1), (Some(A), 1)]);
     }
 
-    /// Returns a batch with RoCE frames of these lengths.
+    /// Returns a batch with RoCE frames of the given lengths.
     fn roce_batch(lengths: &[u16]) -> TxBatch {
         let mut batch = TxBatch::default();
         lengths.iter().for_each(|len| batch.push(&roce(A, B, *len, 0x5a)));
@@ -529,7 +528,7 @@ mod tests {
         runs
     }
 
-    /// Uses the frame lengths of First, Middle and Last packets of WRITEs.
+    /// The frames have the lengths of First, Middle and Last packets of WRITEs.
     #[test]
     fn padded_run_spans_messages() {
         let lengths = [4174, 4158, 4158, 4158].repeat(2);

@@ -30,7 +30,7 @@ use super::Origin;
 use crate::log_line;
 use crate::telemetry::log::Site;
 
-/// Maximum number of rules per device. It is limited because every frame is checked against every rule.
+/// Maximum number of rules per device. Every frame is checked against every rule.
 pub const MAX_RULES: usize = 64;
 
 /// Result of applying the rules to one frame.
@@ -82,7 +82,7 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Each rule has its own log limit so that one rule cannot suppress another's log lines.
+    /// Limits the rule's log lines. Separate for each rule so that one rule cannot suppress another's lines.
     site: Site,
 }
 
@@ -149,7 +149,7 @@ impl Impairments {
     }
 
     /// Applies the rules to a frame. `origin` becomes [`Frame::origin`] if the frame is held. Call
-    /// [`Impairments::release`] afterwards, because the frame may have overtaken held frames.
+    /// [`Impairments::release`] afterwards: the frame may have overtaken held ones.
     pub fn apply_rules(
         &mut self,
         now: Instant,

@@ -103,15 +103,15 @@ struct Admitted {
 }
 
 impl Networks {
-    /// Returns the network with this name, creating it on first use.
+    /// Returns the network called `name`, creating it on first use.
     pub fn network(&mut self, name: &str) -> Arc<Network> {
         self.0.entry(name.to_owned()).or_default().clone()
     }
 }
 
 impl Network {
-    /// Adds an HCA with these addresses to the network. The HCA leaves the network when the returned fabric is
-    /// dropped.
+    /// Adds an HCA with the given MAC and IP addresses to the network. It leaves the network when the returned fabric
+    /// is dropped.
     ///
     /// # Errors
     /// Fails if the process has no free file descriptors.
@@ -135,7 +135,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Locks the members for reading. Poisoning is ignored, because no code panics while the members are inconsistent.
+    /// Locks the members for reading. Poisoning is ignored: no code panics while the members are inconsistent.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,8 +150,7 @@ impl Network {
 }
 
 impl Member {
-    /// Locks the queue. Poisoning is ignored, because the queue is consistent even if a thread panics while it holds
-    /// the lock.
+    /// Locks the queue. Poisoning is ignored: a thread that panics while it holds the lock leaves the queue consistent.
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,9 +5,8 @@
 
 use protocol::net::ether::{EtherFrame, EtherType};
 
-/// Maximum number of padding bytes. WRITE packets differ in length by the RETH, which only the first packet contains,
-/// and the immediate data, which only the last packet can contain. READ responses differ by less, the length of an
-/// AETH.
+/// Maximum number of padding bytes. Only the first packet of a WRITE contains a RETH, and only the last can contain
+/// immediate data. READ responses differ by less: the length of an AETH.
 pub const MAX_PADDING: usize = 16 + 4;
 
 /// A frame may be padded by at most `1 / MIN_LEN_RATIO` of its padded length.
@@ -25,7 +24,8 @@ pub(super) fn is_small(len: usize, segment: usize) -> bool {
     segment.checked_sub(len).is_some_and(|padding| padding <= MAX_PADDING.min(segment / MIN_LEN_RATIO))
 }
 
-/// Returns whether a frame may be padded: it is a RoCE frame without padding, so the receiver can find its end.
+/// Returns whether a frame may be padded: it must be a RoCE frame, whose end the receiver can find, and have no padding
+/// yet.
 pub fn can_pad(frame: &[u8]) -> bool {
     packet_end(frame) == Some(frame.len())
 }

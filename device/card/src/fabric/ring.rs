@@ -1,8 +1,8 @@
 //! The `ring` fabric: HCAs in different processes on one host exchange frames through shared memory.
 //!
-//! A network is a directory in which each HCA listens on a socket named after its MAC, so no two HCAs can have the same
-//! MAC. Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between
-//! two members stays open. Either member can send a byte to wake the other, or close the connection to end the link.
+//! A network is a directory in which each HCA listens on a socket named after its MAC. The MACs are therefore unique.
+//! Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between two
+//! members stays open. Either member can send a byte to wake the other, or close the connection to end the link.
 //!
 //! An eventfd would wake a member a little faster, but the two members would share its file status flags. A peer could
 //! then fill the eventfd, make it blocking, and stall the other member's writes. A non-blocking send on a member's own
@@ -160,7 +160,7 @@ impl RingFabric {
         engine::Instant::ZERO + self.started.elapsed()
     }
 
-    /// Adds a link to a member with these addresses.
+    /// Adds a link to `member`.
     fn link(&mut self, link: Link, member: &Identity) -> io::Result<()> {
         let slot = match self.links.iter().position(Option::is_none) {
             Some(slot) => slot,
@@ -205,7 +205,7 @@ impl RingFabric {
         }
     }
 
-    /// Checks whether a member may send with these source addresses. If so, learns the source MAC.
+    /// Checks whether `owner` may send from the addresses in `source`. If so, learns the source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source, owner: Owner) -> Result<(), Foreign> {
         let is_alike = |(last, of, at): (Source, Owner, engine::Instant)| {
             last == source && of == owner && now.saturating_since(at) < REFRESH
@@ -325,7 +325,7 @@ impl RingFabric {
                     Sent::Blocked => return Sent::Blocked,
                 },
                 Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
-                // A reply must reach only the requester, so it is dropped instead of flooded.
+                // A reply must reach only the requester, and is dropped instead of flooded.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }

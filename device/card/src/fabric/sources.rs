@@ -39,7 +39,7 @@ impl Source {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
         let mut ether_type: [u8; 2] = bytes(frame, at)?;
-        // VLAN tags must not hide the addresses, because NIC drivers and RDMA engines accept tagged frames.
+        // VLAN tags must not hide the addresses: NIC drivers and RDMA engines accept tagged frames.
         while TAGS.contains(&ether_type) {
             at += TAG_LEN;
             let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
@@ -98,7 +98,7 @@ impl IpOwners {
         });
     }
 
-    /// Returns whether a member may send a frame with these source addresses.
+    /// Returns whether `member` may send a frame with the addresses in `source`.
     pub(super) fn admits(&self, source: &Source, member: MacAddr) -> bool {
         source.ips().all(|ip| {
             self.claims.get(&ip).and_then(|claims| claims.first()).is_none_or(|owner| *owner == member)
@@ -106,7 +106,7 @@ impl IpOwners {
     }
 }
 
-/// Returns whether `ip` is derived from this MAC, either by the LID rule of [`Identity`] or as the link-local IPv6
+/// Returns whether `ip` is derived from `mac`, either by the LID rule of [`Identity`] or as the link-local IPv6
 /// address.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {

@@ -1,9 +1,9 @@
 //! A learning switch. Its ports are the peers of a `udp` fabric and this device's HCA.
 //!
 //! Frames from the HCA go to the peer that owns the destination MAC, or to all peers if the owner is unknown. Frames
-//! from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, so this switch
-//! forwards frames between a leaf and any other peer. All other peers send to each other directly. The switch never
-//! forwards frames between them, so the mesh has no loops.
+//! from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, and the switch
+//! forwards frames between it and any other peer. All other peers send to each other directly. To keep the mesh free of
+//! loops, the switch never forwards frames between them.
 //!
 //! The table of MACs and their owners is implemented in `macs`.
 
@@ -124,7 +124,7 @@ enum Owner {
     Absent,
 }
 
-/// Caches the last admitted sender, because most frames come from the same sender as the previous one.
+/// Cache of the last admitted sender. Most frames come from the same sender as the previous one.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     from: SocketAddr,
@@ -148,7 +148,7 @@ struct Peer {
 }
 
 impl Switch {
-    /// Creates a switch with these peers. `ipv4` selects the IP version that peer addresses must have.
+    /// Creates a switch with the given peers. `ipv4` selects the IP version that peer addresses must have.
     ///
     /// # Errors
     /// Fails if one of the peers cannot be added.
@@ -361,7 +361,7 @@ impl Switch {
     /// Checks a frame with source MAC `src` that arrived from address `from`, learns the MAC, and returns the
     /// index of the peer.
     ///
-    /// Only peers are trusted, because anyone can send to a UDP port, and learned addresses redirect traffic.
+    /// Only peers are trusted: anyone can send to a UDP port, and learned addresses redirect traffic.
     ///
     /// # Errors
     /// Fails with an [`AdmitError`] that states why the frame must be dropped.
@@ -405,8 +405,8 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, every frame goes to it, because flooding would cost more. This does not apply
-        // while other peers are absent, because frames to an absent peer must not reach any other peer.
+        // If there is only one peer, every frame goes to it, which costs less than flooding. The exception is when
+        // other peers are absent: frames to them must not reach any other peer.
         if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }

@@ -132,8 +132,8 @@ impl UdpFabric {
         self.handle_result(peer, destination, run, result)
     }
 
-    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost, because a retry would
-    /// send the frame again to peers that already have it.
+    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost: a retry would send the frame
+    /// again to peers that already have it.
     fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
         let Some(destination) = self.switch.addr(peer) else { return };
         let result = self.send_bytes(destination, frame, None);
@@ -154,7 +154,7 @@ impl UdpFabric {
         self.state.try_send((&self.socket).into(), &transmit)
     }
 
-    /// Sends a run with padding. Calls `sendmsg` directly, because `quinn_udp` can only send contiguous frames.
+    /// Sends a run with padding. Calls `sendmsg` directly: `quinn_udp` can only send contiguous frames.
     fn send_padded(&self, destination: SocketAddr, batch: &TxBatch, run: &Run) -> io::Result<()> {
         let slices = batch.padded(run, &[0; MAX_PADDING]);
         let segment = u16::try_from(run.segment).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -233,8 +233,8 @@ impl UdpFabric {
 
     fn handle_message(&mut self, now: engine::Instant, peer: usize, message: Message) {
         match message {
-            // The receiver keeps no state, because it removes the padding of every received frame. If the acceptance is
-            // lost, the peer sends another request.
+            // The receiver keeps no state: it removes the padding of every received frame. If the acceptance is lost,
+            // the peer sends another request.
             Message::Request(number) => {
                 let _ = self.send_message(peer, Message::Accept(number));
             }
@@ -310,7 +310,7 @@ impl Fabric for UdpFabric {
                         Transmitted::RunRefused => continue,
                     }
                 }
-                // A reply must reach only the requester, so it is dropped instead of flooded.
+                // A reply must reach only the requester, and is dropped instead of flooded.
                 Route::Flood if first.origin == Origin::Answer => {
                     self.stats.tx_no_peer += 1;
                     1
@@ -353,7 +353,7 @@ impl Fabric for UdpFabric {
         if self.losses.is_due(now) {
             self.count_losses(now);
         }
-        // Peers send a request at most once per second, so one reply per call is enough.
+        // One reply per call is enough: a peer sends at most one request per second.
         let mut answered = None;
         for slot in 0..count {
             let meta = self.meta[slot];
@@ -447,7 +447,7 @@ fn segment_size(segment: u16) -> [u8; CONTROL_HEADER_LEN + size_of::<usize>()] {
 
 /// Permits IP fragmentation. A RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame, and the
 /// guest driver cannot discover the MTU of this network. `UdpSocketState` forbids fragmentation, as QUIC requires. Over
-/// IPv6, fragmentation stays forbidden, because no safe interface resets IPV6_DONTFRAG.
+/// IPv6, it stays forbidden: no safe interface resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;

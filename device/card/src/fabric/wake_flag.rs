@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A flag that a thread sets before it sleeps, in memory shared with the threads that wake it.
 ///
-/// The waker changes a variable, such as the head of a ring. The sleeper stores the flag and then loads the variable.
-/// The waker stores the variable and then loads the flag. Without a fence, both loads could precede both stores. Each
-/// side would then miss the other side's store, and the sleeper would never be woken. Acquire and release ordering does
-/// not prevent this, because it does not order a store before a later load from another location. A full fence between
-/// the store and the load on each side ensures that at least one load sees the other side's store.
+/// The waker changes a variable, such as the head of a ring. The sleeper stores the flag, then loads the variable; the
+/// waker stores the variable, then loads the flag. Without a fence, both loads could precede both stores. Each side
+/// would then miss the other side's store, and the sleeper would never be woken. Acquire and release ordering does not
+/// prevent this: it does not order a store before a later load from another location. A full fence between the store
+/// and the load on each side ensures that at least one load sees the other side's store.
 pub(super) struct WakeFlag<'a>(pub(super) &'a AtomicU32);
 
 impl WakeFlag<'_> {

@@ -12,7 +12,7 @@ use crate::fabric::Origin;
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Maximum number of frames waiting to be overtaken. It is low because every passing frame updates all of them.
+/// Maximum number of frames waiting to be overtaken. Kept low because every passing frame updates all of them.
 const MAX_WAITING: usize = 256;
 
 /// The frames held in one direction.
@@ -28,7 +28,7 @@ pub(super) struct HoldQueue {
 
 #[derive(Debug)]
 struct Waiting {
-    /// Number of frames that still have to overtake this frame.
+    /// Number of frames that must still overtake this one.
     by: u32,
     /// Time at which the frame is released even if it has not been overtaken.
     until: Instant,
@@ -67,7 +67,7 @@ impl HoldQueue {
         }
     }
 
-    /// Updates the frames waiting to be overtaken, after another frame has passed.
+    /// Updates the frames waiting to be overtaken after another frame has passed.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);

@@ -12,10 +12,10 @@ use thiserror::Error;
 
 use super::summary::FrameSummary;
 
-/// Maximum time that a frame may be held, in microseconds. This far exceeds any timeout of a QP under test.
+/// Maximum time that a frame may be held, in microseconds. This far exceeds any QP timeout under test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Upper limit on how many later frames must be sent before a held frame.
+/// Maximum number of later frames that must overtake a held frame.
 const MAX_OVERTAKERS: u32 = 1024;
 
 /// Default for `within_us`, in microseconds.

@@ -1,8 +1,8 @@
 //! How the members of a ring find each other and create links.
 //!
-//! A message to a member is sent to the socket named after the member's MAC, so only that member can read it. Calls and
-//! answers carry a token, so a later message that repeats the token must come from the member that received it. A
-//! connecting member is trusted only after it has repeated a token:
+//! A message to a member is sent to the socket named after the member's MAC, and only that member can read it. Calls
+//! and answers carry a token; a later message that repeats it must come from the member that received it. A connecting
+//! member is trusted only after it has repeated a token:
 //!
 //! ```text
 //! newcomer -> member's socket     call, token a
@@ -12,7 +12,7 @@
 //! The answer authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the shared
 //! memory and sends it with token b. Otherwise, it calls again, repeating token b and adding a new token, and the
 //! member creates the shared memory. If two members call each other concurrently, the member with the larger MAC still
-//! creates the memory, so they end up with one link. Once a member has proved its MAC, its new link replaces any
+//! creates the memory, and they end up with one link. Once a member has proved its MAC, its new link replaces any
 //! existing link to that MAC.
 
 use std::collections::HashSet;
@@ -55,7 +55,7 @@ pub fn socket_path(folder: &Path, mac: MacAddr) -> PathBuf {
     folder.join(digits + SUFFIX)
 }
 
-/// Returns the MAC of the member whose socket has this name.
+/// Returns the MAC of the member whose socket is called `name`.
 pub(super) fn member(name: &str) -> Option<MacAddr> {
     let digits = name.strip_suffix(SUFFIX)?;
     if digits.len() != 12
@@ -198,7 +198,7 @@ impl RingFabric {
                 self.send_message(mac, Message::Answer, token);
                 Ok(())
             }
-            // The other member has the larger MAC, so it creates the memory once this member has called it again.
+            // The other member has the larger MAC. It creates the memory once this member has called it again.
             Kind::Call | Kind::Answer if self.own.mac.0 < mac.0 => {
                 self.send_message(mac, Message::Call, token);
                 Ok(())

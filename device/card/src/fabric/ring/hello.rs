@@ -1,4 +1,4 @@
-//! Messages that two HCAs exchange before they can exchange frames.
+//! Messages that set up a link between two HCAs.
 //!
 //! ```text
 //! 0  8  "hcadring"

@@ -102,7 +102,7 @@ impl Link {
         Ok(put)
     }
 
-    /// Returns the row that `hcactl` shows for the link. `macs` are the MACs reached through the link.
+    /// Returns the row that `hcactl` shows for the link. `macs` are the MACs reached through it.
     pub(super) fn row(&self, macs: Vec<String>) -> MemberRow {
         let Counters { rx_frames, rx_foreign_mac, rx_foreign_ip, tx_frames, tx_refused } = self.counters;
         MemberRow {

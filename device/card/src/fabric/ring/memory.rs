@@ -39,8 +39,8 @@ const STARVING_AT: usize = 768;
 
 /// Number of bytes in the length word.
 const PREFIX: u32 = 4;
-/// Bit of the length word that is set if the frame has no ICRC. The bit does not determine whether a frame is
-/// trusted, because a malicious peer could also compute a valid ICRC.
+/// Bit of the length word that is set if the frame has no ICRC. The bit has no bearing on trust: a malicious peer could
+/// also compute a valid ICRC.
 const ICRC_LEFT_OUT: u32 = 1 << 31;
 /// Position of the path MTU code in the length word.
 const MTU_SHIFT: u32 = 28;
@@ -101,7 +101,7 @@ pub struct Consumer {
 }
 
 impl RingLen {
-    /// Default length: long enough for several windows of a few QPs, and short enough that most of the ring fits into
+    /// Default length: long enough for several windows of a few QPs, and short enough for most of the ring to fit into
     /// an L2 cache.
     pub const DEFAULT: Self = Self(2 << 20);
     const MIN: u32 = 64 << 10;
@@ -117,7 +117,7 @@ impl RingLen {
         self.0
     }
 
-    /// Returns the length of the memory with two rings of this length.
+    /// Returns the length of the shared memory, which holds two rings.
     pub const fn memory_len(self) -> usize {
         DATA_AT + 2 * self.0 as usize
     }
@@ -154,7 +154,7 @@ const fn record_len(frame: usize) -> usize {
     (PREFIX as usize + frame).next_multiple_of(ALIGNMENT)
 }
 
-/// Returns the offload that a length word states, or `None` if the word is invalid.
+/// Decodes the offload in a length word. Returns `None` if the word is invalid.
 fn offload_of(prefix: u32) -> Option<Offload> {
     let code = u8::try_from(prefix >> MTU_SHIFT & MTU_MASK).ok()?;
     match (prefix & ICRC_LEFT_OUT != 0, code) {
@@ -166,8 +166,7 @@ fn offload_of(prefix: u32) -> Option<Offload> {
 }
 
 impl Ring {
-    /// Returns a counter or a length word. Offsets are computed from masked counts, so they always lie within the
-    /// region.
+    /// Returns a counter or a length word. Offsets are computed from masked counts and always lie within the region.
     fn word(&self, at: usize) -> &AtomicU32 {
         self.region.get_atomic_ref(at).expect("the region is as long as its rings, and the place is aligned")
     }
@@ -275,7 +274,7 @@ impl Producer {
         // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // A tail that moves backwards is also rejected, because it would increase the number of unread bytes.
+        // Also reject a tail that moves backwards: it would increase the number of unread bytes.
         if waiting > self.head.wrapping_sub(self.tail) {
             return Err(RingError::Tail(waiting));
         }

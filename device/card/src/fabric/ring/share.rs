@@ -1,7 +1,7 @@
 //! Creates the shared memory of a link, and maps shared memory created by a peer.
 //!
-//! A peer's file is mapped only if its length is sealed, because an access beyond the end of a truncated file would
-//! raise SIGBUS. The file must also be on tmpfs, because a hugetlbfs file can lack pages even if its length is sealed.
+//! A peer's file is mapped only if its length is sealed: an access beyond the end of a truncated file would raise
+//! SIGBUS. The file must also be on tmpfs, since a hugetlbfs file can lack pages even if its length is sealed.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! Tokens prove that a message comes from the member named as its sender.
 //!
-//! A token is sent to the socket named after a MAC, so only the process that listens on that socket can read
-//! it. A message that repeats the token comes from that process, regardless of what other ring members claim.
+//! A token is sent to the socket named after a MAC, which only the listening process can read. A message that repeats
+//! the token comes from that process, regardless of what other ring members claim.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -55,7 +55,8 @@ impl Tokens {
         Some(token)
     }
 
-    /// Returns whether a message that repeats this token comes from the process that owns this member's socket.
+    /// Returns whether a message that repeats the token `repeated` comes from the process that owns the socket for
+    /// `mac`.
     pub(super) fn proves(&self, mac: MacAddr, repeated: Option<Token>) -> bool {
         repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
     }

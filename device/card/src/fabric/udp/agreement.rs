@@ -99,7 +99,7 @@ impl Agreement {
         self.requested.is_none_or(|(_, at)| now.saturating_since(at) >= INTERVAL * (1 << doublings))
     }
 
-    /// Records that a request with this number is sent.
+    /// Records that request `number` is being sent.
     pub(super) fn request(&mut self, now: Instant, number: u64) {
         self.requested = Some((number, now));
         self.unanswered = self.unanswered.saturating_add(1);

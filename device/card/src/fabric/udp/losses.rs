@@ -38,8 +38,8 @@ impl Losses {
     }
 }
 
-/// Returns the number of datagrams dropped by a socket since its creation, modulo 2^32. Returns `None` if the
-/// kernel does not report the number.
+/// Returns the number of datagrams dropped by a socket since its creation, modulo 2^32. Returns `None` if the kernel
+/// does not report it.
 fn drops(socket: &UdpSocket) -> Option<u32> {
     let mut words = [0_u32; WORDS];
     let mut len = libc::socklen_t::try_from(size_of_val(&words)).ok()?;

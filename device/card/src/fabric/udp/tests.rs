@@ -35,8 +35,7 @@ fn push(batch: &mut TxBatch, dst: MacAddr, src: MacAddr, len: usize, tag: u8) {
     batch.commit(dst);
 }
 
-/// Returns the frames in the socket's buffer. Loopback delivers frames before `send` returns, so there is
-/// nothing to wait for.
+/// Returns the frames in the socket's buffer. On loopback, frames arrive before `send` returns.
 fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
     let (mut batch, mut all) = (RxBatch::new(), Vec::new());
     loop {

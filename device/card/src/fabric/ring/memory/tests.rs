@@ -166,8 +166,8 @@ proptest! {
     }
 }
 
-/// Two threads sleep whenever they can. Only wake-ups notify them of frames and of free space, so a lost
-/// wake-up makes a read time out.
+/// Two threads sleep whenever they can. Only wake-ups notify them of frames and of free space. If one is lost, a read
+/// times out.
 #[test]
 fn no_wakeup_is_lost() {
     const FRAMES: u32 = 200_000;
