@@ -4,8 +4,8 @@
 //! obtain the frames to send. All work happens inside these calls, on one thread. The effects of an access are
 //! therefore complete when its call returns, and guest memory is not accessed between an unmap and the next call.
 
-/// The parts of an [`Hca`] that a front-end borrows. This is a macro, because a method would borrow the whole [`Hca`],
-/// and the front-end itself is borrowed at the same time.
+/// The parts of an [`Hca`] that a front-end borrows. A method would borrow the whole [`Hca`], but the front-end itself
+/// is borrowed at the same time.
 macro_rules! context {
     ($hca:ident) => {
         Context {
@@ -93,7 +93,7 @@ pub struct Explanation {
     pub situation: Option<QpStatus>,
     /// The QP's ignored packets and requests.
     pub ignored: Option<IgnoredRow>,
-    /// Text lines that explain the NIC queue with this number. NIC queues share the number space of QPs.
+    /// Lines of text that explain the NIC queue with the same number. NIC queues and QPs share a number space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Vec<String>>,
 }
@@ -245,8 +245,7 @@ impl<F: Frontend> Hca<F> {
         }
         self.serve_management();
 
-        // Events are reported before frames are sent, because a peer must not learn of anything that the
-        // guest cannot see yet.
+        // Report events before sending frames: a peer must not learn of anything that the guest cannot see yet.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
         if !self.is_port_active() {
@@ -315,7 +314,7 @@ impl<F: Frontend> Hca<F> {
     /// [`TooManyRulesError`] if the port already has the maximum number of rules.
     pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
         if self.sink.is_some() {
-            // The rule was parsed from JSON, so it can be serialised.
+            // The rule was parsed from JSON and can be serialised.
             let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
             self.step(Input::Impair(entry.into()));
         }
@@ -330,7 +329,7 @@ impl<F: Frontend> Hca<F> {
         }
         self.clear_impairments(None);
         for rule in other.impairments.rules() {
-            // This cannot fail, because `other` has the same limit, and its rules did not exceed it.
+            // This cannot fail: `other` has the same limit, and its rules did not exceed it.
             let _ = self.impair(rule.clone());
         }
     }
@@ -440,8 +439,7 @@ impl<F: Frontend> Hca<F> {
         self.page(T::TABLE, from).rows.of()
     }
 
-    /// Explains what the QP or NIC queue with this number is waiting for. Includes the QP's ignored packets and
-    /// requests.
+    /// Explains what the QP or NIC queue `qpn` is waiting for. Includes the QP's ignored packets and requests.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
         let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
         let queue = self.frontend.explain_queue(qpn);
@@ -490,7 +488,7 @@ impl<F: Frontend> Hca<F> {
         self.looped.clear();
         self.looped_back.clear();
         self.port.reset();
-        // The guest receives no link event, because the front-end has just been reset.
+        // The front-end has just been reset, and does not report this link change to the guest.
         self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();

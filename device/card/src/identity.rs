@@ -35,7 +35,7 @@ impl Identity {
         }
     }
 
-    /// Returns the LID of a MAC according to the LID rule, or zero if the rule does not apply to the MAC.
+    /// Returns the LID of a MAC according to the LID rule, or zero if the rule does not apply.
     pub const fn lid_of(mac: MacAddr) -> Lid {
         match mac.0 {
             [2, 0, 0, 0, hi, lo] => Lid::new(u16::from_be_bytes([hi, lo])),
@@ -43,7 +43,7 @@ impl Identity {
         }
     }
 
-    /// Returns the port that has this MAC according to the LID rule, if any.
+    /// Returns the port that has the given MAC according to the LID rule, if any.
     pub fn of_mac(mac: MacAddr) -> Option<Self> {
         Some(Self::lid_of(mac)).filter(|lid| lid.get() != 0).map(Self::from_lid)
     }

@@ -1,7 +1,7 @@
 //! InfiniBand management, emulated on an Ethernet fabric for software that expects it.
 //!
 //! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
-//! For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached, the subnet manager,
+//! For its own guest, each HCA also emulates the subnet: one switch that every HCA is attached to, the subnet manager,
 //! and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for another. All HCAs follow the
 //! rules below so that an HCA can derive many attributes of other HCAs instead of querying them:
 //!
@@ -12,12 +12,11 @@
 //!   well.
 //! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is attached to
 //!   port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable through it: this HCA if it
-//!   is among them, otherwise the one with the lowest known LID. Every HCA numbers the ports in the same way, so return
-//!   paths written by one switch are valid for another.
-//! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. A group's LID is derived
-//!   from its GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
-//!   Parameters that the creator leaves unspecified default to those of the broadcast group, which are the same on
-//!   every HCA.
+//!   is among them, otherwise the one with the lowest known LID. Since every HCA numbers the ports in the same way,
+//!   return paths written by one switch are valid for another.
+//! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. HCAs need not exchange
+//!   group LIDs, which are derived from the GIDs. The creator of a group specifies the group's parameters. Parameters
+//!   that the creator leaves unspecified default to those of the broadcast group, which are the same on every HCA.
 //! - **Discovery** sweeps the fabric with a multicast Get(NodeInfo) to QP0 of all nodes. A few sweeps run when the port
 //!   comes up, and then one every ten seconds. A sweep also runs, at most once a second, when the guest requests
 //!   something that depends on its result. Each node that responds is then queried for NodeDescription and PortInfo. A
@@ -30,7 +29,7 @@
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
 //!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
-//! - **Setting attributes.** The subnet manager is built in, so no peer may act as one. A remote Set is therefore
+//! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. A remote Set is therefore
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
 //!   software has not opened, does not answer any request.
 //!
@@ -107,7 +106,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Derives the port counters of an HCA from the statistics of its port and engine.
+    /// Derives an HCA's port counters from its port and engine statistics.
     pub fn of(port: &PortStats, engine: &Stats) -> Self {
         let errors = [DropReason::Short, DropReason::Invalid, DropReason::Checksum, DropReason::Icrc];
         Self {
@@ -166,7 +165,7 @@ pub struct View {
 /// An action that the owner must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Deliver to a QP of the guest.
+    /// Deliver to a guest QP.
     ToGuest(Datagram),
     /// Send to another HCA, or to all HCAs if the destination LID is [`PERMISSIVE_LID`].
     ToFabric(Datagram),
@@ -177,9 +176,9 @@ pub enum Output {
 /// Decision about a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// Deliver to a QP of the guest, unchanged.
+    /// Deliver to a guest QP, unchanged.
     Unchanged,
-    /// Deliver to a QP of the guest with this source LID.
+    /// Deliver to a guest QP, with this source LID.
     From(Lid),
     Taken,
 }
@@ -321,7 +320,7 @@ impl Management {
     }
 
     /// Handles a MAD that software sends to the device itself. Returns `None` if the MAD is discarded. The response to
-    /// a directed-route SMP contains the route unchanged, because software itself advances it.
+    /// a directed-route SMP contains the route unchanged: software itself advances it.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -343,8 +342,8 @@ impl Management {
         self.port.take_pkey_change()
     }
 
-    /// Returns whether management handles frames to this MAC instead of sending them to the fabric. There are
-    /// two such MACs: those of the subnet manager and of the other end of the link.
+    /// Returns whether management handles frames to `mac` instead of sending them to the fabric. There are two such
+    /// MACs: those of the subnet manager and of the other end of the link.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }
@@ -384,8 +383,8 @@ impl Management {
             && self.port.always_answers_perf()
     }
 
-    /// Handles a MAD from the wire, or from the guest itself, for QP0 or QP1. `listening` indicates whether a QP of the
-    /// guest can receive the MAD. `allow` returns whether the sender's rate limit permits a response.
+    /// Handles a MAD from the wire, or from the guest itself, for QP0 or QP1. `listening` indicates whether a guest QP
+    /// can receive the MAD. `allow` returns whether the sender's rate limit permits a response.
     pub fn handle_wire(
         &mut self,
         view: &View,
@@ -406,8 +405,8 @@ impl Management {
                 next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Handler::Guest => return Admitted::Unchanged,
-            // The response must return along the directed route, so the guest sees the other end of the link as the
-            // source.
+            // The response must return along the directed route. The guest therefore sees the other end of the link as
+            // the source.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
             Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),
@@ -416,10 +415,9 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer may act as one. A
-    /// remote Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured
-    /// none. Set(SMInfo) is exempt, because SMInfo belongs to the subnet manager software, which the port's M_Key does
-    /// not protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, and no peer may act as one: a
+    /// remote Set must carry the M_Key configured by the guest, and is rejected if the guest has configured none.
+    /// Set(SMInfo) is exempt. SMInfo belongs to the subnet manager software, which the port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0

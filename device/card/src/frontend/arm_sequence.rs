@@ -26,7 +26,7 @@ impl ArmSequence {
         Self { first, written: 0, seen: 0, newest: None }
     }
 
-    /// Counts an event that was written to the EQ at this free-running index.
+    /// Counts an event written to the EQ at the free-running index `index`.
     pub fn event_written(&mut self, index: u32) {
         self.written = self.written.wrapping_add(1);
         self.newest = Some(index);

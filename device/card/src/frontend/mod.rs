@@ -72,9 +72,8 @@ pub enum PortKind {
     /// Ethernet: the port has no management agents and no subnet, and is active while its link is up. The port itself
     /// responds to ARP, neighbour discovery and ICMP echo requests.
     Ethernet,
-    /// Ethernet port of a NIC. The guest's kernel implements ARP, neighbour discovery and ICMP, so the port does not
-    /// respond to such requests itself. Every frame that is not for the RDMA engine goes to
-    /// [`Frontend::receive_frame`].
+    /// Ethernet port of a NIC. The port leaves ARP, neighbour discovery and ICMP to the guest's kernel. Every frame
+    /// that is not for the RDMA engine goes to [`Frontend::receive_frame`].
     Nic,
     /// InfiniBand: the port has management agents, which present it as a port of this node.
     InfiniBand(NodeProfile),
@@ -210,8 +209,8 @@ pub trait Frontend: Sized + 'static {
     where
         Self: 'a;
 
-    /// Counters specific to the interface. The field names are part of the public interface, because
-    /// `hcactl counters` shows them under the interface's key.
+    /// Counters specific to the interface. Their field names are part of the public interface: `hcactl counters` shows
+    /// them under the interface's key.
     type Counters: Serialize;
 
     /// Key of the interface in the configuration and in the counters.
@@ -260,8 +259,8 @@ pub trait Frontend: Sized + 'static {
     /// interface must process every store. Called once, after power-on.
     ///
     /// Once a client has mapped this range, the guest stores to it without a VM exit. The HCA polls for these stores,
-    /// so it may notice a store late, or miss one that has been overwritten. Such a doorbell is only a hint that guest
-    /// memory has changed. Stores to the rest of the BAR still trap.
+    /// and may notice one late or miss one that has been overwritten. Such a doorbell is only a hint that guest memory
+    /// has changed. Stores to the rest of the BAR still trap.
     fn map_doorbells(&mut self) -> Option<BarRange> {
         None
     }

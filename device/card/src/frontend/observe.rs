@@ -7,10 +7,10 @@ use super::strict::Findings;
 use crate::telemetry::monitor::Monitor;
 use crate::telemetry::trace::Trace;
 
-/// A decision of a front-end.
+/// A front-end decision to report.
 ///
-/// Only implementations of this trait refer to the observers. This avoids a circular dependency, because strict mode
-/// depends on the code that reports the events.
+/// Only implementations of this trait refer to the observers. This avoids a circular dependency: strict mode depends on
+/// the code that reports the events.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);

@@ -88,7 +88,7 @@ impl<S: Copy + Ord> PollRounds<S> {
         queues.last
     }
 
-    /// Returns whether another turn is needed, because a round may be active.
+    /// Returns whether a round may be active, which requires another turn.
     pub fn is_active(&self) -> bool {
         !self.active.is_empty()
     }

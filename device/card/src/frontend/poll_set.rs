@@ -1,4 +1,4 @@
-//! QPs whose queues are polled periodically because software rings no doorbell for them.
+//! QPs whose queues are polled periodically because software does not ring doorbells for them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Snapshots of a device's objects for an operator, in generic RDMA terms.
 //!
-//! Field names are part of the public interface, because the control socket shows rows as JSON. A front-end
-//! that needs other types of rows defines them in its own module.
+//! The control socket shows rows as JSON, which makes field names part of the public interface. A front-end that needs
+//! other types of rows defines them in its own module.
 
 mod nic;
 mod rdma;

@@ -1,8 +1,8 @@
 //! Tables of a device's objects, for display to an operator.
 //!
 //! Each table defines its own name and columns, and the form of its rows in JSON and in text. `hcactl list` can
-//! therefore print any table, including the tables of new front-ends. Rows are copies, so reading them does not block
-//! the device.
+//! therefore print any table, including those of new front-ends. Rows are copies, and reading them does not block the
+//! device.
 
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -30,9 +30,9 @@ pub struct TableSpec {
     pub columns: &'static [&'static str],
 }
 
-/// A row of a table. Its field names are part of the public interface, because they appear in the JSON form.
+/// A row of a table. Its field names appear in the JSON form and are therefore part of the public interface.
 pub trait Row: Serialize + Debug + Send + 'static {
-    /// Description of the table to which the row belongs.
+    /// Description of the row's table.
     const TABLE: &'static TableSpec;
 
     /// Returns the text of each column.

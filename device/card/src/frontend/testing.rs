@@ -66,7 +66,7 @@ pub fn logged(work: impl FnOnce() + Send) -> String {
     let written = Written::default();
     let to = written.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
-    // Log lines are rate-limited per thread, so each call uses a new thread.
+    // Log lines are rate-limited per thread. Use a new thread for each call.
     std::thread::scope(|scope| {
         scope
             .spawn(|| tracing::subscriber::with_default(subscriber, work))
@@ -97,7 +97,7 @@ pub struct Guest<F: Frontend> {
     vectors: Vec<OwnedFd>,
     /// A BAR that is partly mapped into the guest so that stores to the mapped part do not trap.
     pages: Option<(BarRange, MmapRegion)>,
-    /// Keeps the recording of the session open.
+    /// Keeps the session's recording open.
     _record: Option<Recorder>,
 }
 

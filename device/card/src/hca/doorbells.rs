@@ -1,8 +1,8 @@
 //! Doorbells that a guest writes without a VM exit, to pages that its VMM has mapped.
 //!
-//! Such a write does not notify the device, so the device polls for it in every turn. Between turns, it polls at
-//! intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the client had
-//! written it, so recordings and traces show it like any other store. The front-end must tolerate stores that were
+//! Such a write does not notify the device, which instead polls for it in every turn. Between turns, the device polls
+//! at intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the client
+//! had written it; in recordings and traces, it is like any other store. The front-end must tolerate stores that were
 //! overwritten between two polls; see [`Frontend::map_doorbells`].
 
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl Doorbells {
         (self.pages, self.next) = (None, None);
     }
 
-    /// Schedules a poll within [`SHORTEST`], because doorbells may follow the current activity.
+    /// Schedules a poll within [`SHORTEST`]. Doorbells often follow activity.
     fn expect(&mut self, now: Instant) {
         self.last_active = now;
         self.next = self.next.map(|next| next.min(now + SHORTEST));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn activity_moves_next_poll_forward() {
+    fn activity_brings_next_poll_closer() {
         let (mut doorbells, pages) = mapped();
         store(&pages, 0x2010);
         let mut look = |now| doorbells.poll(at(now), |words| words.extend([0x2010, 0x2020]));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_past_limit_come_first_next_turn() {
+    fn doorbells_past_limit_are_polled_first_in_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..MAX_PER_TURN as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));

@@ -277,7 +277,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Counts and reports a frame that [`for_each_wire_frame`] could not divide, if it failed.
+    /// Counts and reports a frame that [`for_each_wire_frame`] failed to divide, if `result` is an error.
     fn report_error(&mut self, frame: &[u8], result: Result<(), WireError>) {
         if let Err(error) = result {
             self.port.refuse(error.into());
@@ -350,7 +350,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Resolves the destination IP address of the last frame to a MAC, and sends the frame. If the MAC is not known
-    /// yet, queues the frame until it is known.
+    /// yet, queues the frame in the meantime.
     fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound

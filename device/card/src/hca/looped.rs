@@ -31,8 +31,7 @@ impl LoopedFrames {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the buffer. The size of the buffer is bounded, because it never holds more frames
-    /// than one turn sends.
+    /// Drops all frames, but keeps the buffer. Its size is bounded: it never holds more frames than one turn sends.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

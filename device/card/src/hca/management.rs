@@ -167,7 +167,7 @@ impl<F: Frontend> Hca<F> {
         let Some(encap) = encap else { return };
         datagram.emit(&encap, self.outbound.buffer());
         self.outbound.commit(encap.dst_mac);
-        // Unicast datagrams go only to nodes that have sent a datagram before, so they need not be flooded.
+        // Unicast datagrams need not be flooded: they go only to nodes that have sent a datagram before.
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }

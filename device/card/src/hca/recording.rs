@@ -29,7 +29,7 @@ impl Outgoing {
 
 impl<F: Frontend> Hca<F> {
     /// Starts recording all inputs and outputs or, in a replay, comparing the outputs with a recording. May only be
-    /// called on a device in its power-on state, because a recording does not contain the device's initial state.
+    /// called on a device in its power-on state: a recording does not contain the initial state.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

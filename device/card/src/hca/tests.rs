@@ -227,8 +227,8 @@ fn frames_for_other_devices_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// Even if the fabric needs no ICRC, captured frames and multicast frames have one, because captures must be complete
-/// and some members of a multicast group may be on a wire.
+/// Captures must be complete, and members of a multicast group may be on a wire. Captured frames and multicast frames
+/// therefore have an ICRC even if the fabric needs none.
 #[test]
 fn icrc_is_computed_for_capture_and_multicast() {
     let folder = tempfile::tempdir().unwrap();
@@ -277,7 +277,7 @@ fn missing_icrc_is_added_for_capture() {
     }
 }
 
-/// Returns a frame from LID 9 to LID 1 that carries four packets of a SEND, and the frames of these packets.
+/// Returns a frame from LID 9 to LID 1 that carries four packets of a SEND, and one frame for each of the packets.
 fn frame_of_four_packets() -> (Vec<u8>, [Vec<u8>; 4]) {
     let mut sender = ready();
     sender.port.addresses_mut().own = Identity::from_lid(Lid::new(9));
@@ -300,7 +300,7 @@ fn frame_of_four_packets() -> (Vec<u8>, [Vec<u8>; 4]) {
     (build(whole, Offload::Segmentation(Mtu::Mtu256)), frames)
 }
 
-/// A capture shows what a wire would carry, and the counters do not depend on it.
+/// A capture shows what a wire would carry. Capturing does not change the counters.
 #[test]
 fn packets_of_one_frame_are_captured_and_counted_one_by_one() {
     let folder = tempfile::tempdir().unwrap();

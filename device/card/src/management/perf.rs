@@ -11,8 +11,8 @@ use protocol::mad::{Mad, MadStatus, Method};
 use super::Counters;
 use super::port::response;
 
-/// Values that the device's counters had when management last reset them. The device's own counters are never
-/// reset, so management reports the difference.
+/// Values of the device's counters at the last reset through management. The device's own counters keep running, and
+/// management reports the difference.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Perf {
     base: Counters,
@@ -115,7 +115,7 @@ impl Perf {
 }
 
 /// Answers a performance management request for the switch, which has ports 0 to `ports`, or returns `None` if the
-/// request must be discarded. The switch is virtual and forwards no packets, so its counters are zero.
+/// request must be discarded. The switch is virtual: it does not forward packets, and its counters are zero.
 pub(super) fn answer_for_switch(ports: u8, request: &Mad) -> Option<Mad> {
     let header = protocol::mad::header(request);
     if !header.method.is_request() {

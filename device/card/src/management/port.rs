@@ -72,8 +72,8 @@ pub(super) struct ManagedPort {
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
     m_key_violations: u16,
-    /// Values of the device's P_Key and Q_Key violation counters when software last reset the counters of PortInfo. The
-    /// device's own counters are never reset, so PortInfo reports the difference.
+    /// Values of the device's P_Key and Q_Key violation counters when software last reset PortInfo's counters. The
+    /// device's own counters keep running, and PortInfo reports the difference.
     violations_base: (u64, u64),
     pub(super) perf: Perf,
 }

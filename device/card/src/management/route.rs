@@ -76,7 +76,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Returns whether the whole route is directed, without a LID-routed part, and whether the path fits in its field.
+/// Returns whether the route is directed throughout, without a LID-routed part, and its path fits in the field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS

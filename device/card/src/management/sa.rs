@@ -127,7 +127,7 @@ impl SubnetAdministration {
             (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(context, request),
             (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
             (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
-            // A subscription succeeds without effect, because there are no events to report.
+            // A subscription succeeds without effect: there are no events to report.
             (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
             (Method::GET | Method::GET_TABLE, attribute) => {
                 let records = self.records(context, request, attribute)?;
@@ -221,7 +221,7 @@ fn select(records: Records, request: &Request<'_>, table: bool) -> Result<Answer
     match all.len() {
         0 => Err(MadStatus::NO_RECORDS),
         1 => Ok(Answer::Attribute(all.swap_remove(0))),
-        // If several paths match, any of them is valid, so the first is returned.
+        // If several paths match, any of them is valid. Return the first.
         _ if request.header.attribute == attribute::PATH_RECORD => Ok(Answer::Attribute(all.swap_remove(0))),
         _ => Err(MadStatus::TOO_MANY_RECORDS),
     }

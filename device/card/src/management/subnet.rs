@@ -16,7 +16,7 @@ use protocol::mad::{Class, Mad, MadStatus, Method};
 use self::requests::OpenRequests;
 use super::{Datagram, PERMISSIVE_LID, QP0};
 
-/// Number of switch ports to which HCAs can be attached.
+/// Number of switch ports that HCAs can be attached to.
 const SWITCH_PORTS: u16 = 254;
 
 /// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. At the limit, a new HCA
@@ -26,8 +26,8 @@ const MAX_NODES: usize = 1024;
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. Frames may be lost, and other HCAs may
-/// still be starting, so one sweep is not enough.
+/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. One sweep is not enough: frames may be
+/// lost, and other HCAs may still be starting.
 const FIRST_SWEEPS: u8 = 3;
 
 /// Interval between sweeps when the guest does not trigger any. OpenSM uses the same interval.
@@ -36,14 +36,14 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of consecutive unanswered sweeps after which an HCA is removed.
 pub(super) const MAX_MISSED_SWEEPS: u8 = 3;
 
-/// Returns the switch port to which an HCA is attached.
+/// Returns the switch port that an HCA is attached to.
 pub(super) const fn switch_port(lid: Lid) -> u8 {
     let [_, port] = ((lid.get().wrapping_sub(1)) % SWITCH_PORTS + 1).to_be_bytes();
     port
 }
 
-/// Upper half of the transaction IDs in this module's requests. Software's transaction IDs begin with an agent
-/// ID, which is a small number, so the two kinds of transaction IDs cannot be confused.
+/// Upper half of the transaction IDs in this module's requests. Software's transaction IDs begin with an agent ID, a
+/// small number that cannot be confused with it.
 const TID: u64 = 0x6863_6164 << 32;
 
 /// Another HCA, with the attributes that it has returned.

@@ -1,4 +1,4 @@
-//! The virtual switch that every HCA presents to its guest, and the switch's subnet management agent.
+//! The virtual switch that every HCA presents to its guest, and its subnet management agent.
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2.5 and 14.4.
@@ -181,9 +181,9 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
-/// Returns the SMInfo that is sent to other subnet managers. If OpenSM runs in a guest, it must find a master to which
-/// it yields. OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default. OpenSM asks a
-/// master with a lower priority to hand over, so this master has the highest priority.
+/// Returns the SMInfo that is sent to other subnet managers. If OpenSM runs in a guest, it must find a master that it
+/// yields to. OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default, and asks a
+/// master with a lower priority to hand over. This master therefore has the highest priority.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

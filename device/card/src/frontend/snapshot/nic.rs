@@ -1,4 +1,4 @@
-//! Rows for the queues and the link of a NIC.
+//! Rows for a NIC's queues and its link.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,7 @@ pub struct QueueRow {
     /// Direction of the queue's frames.
     pub direction: QueueDirection,
     pub state: QueueState,
-    /// VSI that sends through this queue; `None` for a receive queue, because each VSI row lists its own receive
-    /// queues.
+    /// VSI that sends through this queue; `None` for a receive queue, which is listed in the row of its VSI.
     pub vsi: Option<u16>,
     /// Bus address of the ring.
     pub ring: u64,
@@ -22,7 +21,7 @@ pub struct QueueRow {
     pub head: u16,
     /// Index of the descriptor that software writes next.
     pub tail: u16,
-    /// MSI-X vector; `None` if the queue raises no interrupts.
+    /// MSI-X vector; `None` if the queue does not raise interrupts.
     pub vector: Option<u16>,
     /// Number of frames sent or received since the queue was enabled.
     pub frames: u64,

@@ -1,4 +1,4 @@
-//! Rows for the RDMA objects of a NIC, except queues and memory regions.
+//! Rows for a NIC's RDMA objects, except queues and memory regions.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Rows for the switch and the transmit scheduler of a NIC.
+//! Rows for a NIC's switch and its transmit scheduler.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub struct VsiRow {
     pub loopback: bool,
     /// Whether frames that the VSI sends may reach the wire.
     pub lan: bool,
-    /// Whether the VSI may send only from addresses for which it receives frames (anti-spoofing).
+    /// Whether the VSI may send only from addresses that it receives frames for (anti-spoofing).
     pub anti_spoof: bool,
     /// Whether RoCE packets received by the VSI are passed to the RDMA engine.
     pub rdma_filter: bool,
@@ -63,7 +63,7 @@ pub enum ReceivedTag {
 pub struct RuleRow {
     /// Rule number used by software.
     pub rule: u16,
-    /// Recipe: the combination of fields on which the rule matches.
+    /// Recipe: the combination of fields that the rule matches on.
     pub recipe: RuleRecipe,
     /// Source of the frames.
     pub from: Option<RuleOrigin>,
@@ -75,7 +75,7 @@ pub struct RuleRow {
     pub cast: Option<RuleCast>,
     /// Action on a match.
     pub action: RuleAction,
-    /// Number of VSIs to which the rule applies.
+    /// Number of VSIs that the rule applies to.
     pub vsi_count: usize,
     /// The first [`ROW_VSIS`] of these VSIs.
     pub vsis: Vec<u16>,
@@ -85,7 +85,7 @@ pub struct RuleRow {
     pub lan: bool,
 }
 
-/// The combination of fields on which a rule matches.
+/// The combination of fields that a rule matches on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the variants are named after the fields")]

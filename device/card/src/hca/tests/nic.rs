@@ -223,7 +223,7 @@ fn roce_frames_go_to_rdma_while_rdma_is_enabled() {
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
     assert!(hca.frontend.received == others);
-    // The guest chooses its IP addresses and VLANs, so the RDMA engine receives packets with any IP address and VLAN.
+    // The guest chooses its IP addresses and VLANs. The RDMA engine therefore receives packets with any of them.
     hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
     hca.handle_frame(&roce);
     let tagged = [&roce[..12], &[0x81, 0x00, 0x60, 0x05], &roce[12..]].concat();
@@ -261,7 +261,7 @@ fn rdma_half_receives_only_packets_to_its_addresses() {
     assert!(hca.port.is_own_mac(mac(7)) && hca.port.is_own_mac(mac(1)) && !hca.port.is_own_mac(mac(2)));
 }
 
-/// The guest's own RoCE software, such as soft-RoCE, checks the ICRC, so frames to the NIC must have one.
+/// The guest may run its own RoCE software, such as soft-RoCE, which checks the ICRC of frames to the NIC.
 #[test]
 fn frames_to_nic_have_icrc() {
     let mut hca = nic(2);

@@ -1,4 +1,4 @@
-//! Multicast groups, whose parameters are specified by their creators.
+//! Multicast groups. The creator of a group specifies its parameters.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.17; mthca interface, section 9.3.
@@ -45,7 +45,7 @@ impl Groups {
         let defaults = McMemberRecord {
             qkey: Qkey::new(0x0b1b),
             mtu_selector: EXACTLY,
-            // At most 2048 bytes, because IPoIB would otherwise use a larger MTU than some ports support.
+            // At most 2048 bytes: otherwise, IPoIB would use a larger MTU than some ports support.
             mtu: mtu.min(4),
             pkey: Pkey::DEFAULT,
             rate_selector: EXACTLY,
@@ -88,7 +88,7 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Removes the requested kinds of membership of the guest's port from a group. Deletes the group if no membership
+    /// Ends the requested kinds of membership that the guest's port has in a group. Deletes the group if no membership
     /// remains, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
@@ -143,7 +143,7 @@ fn member(context: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberReco
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
     let wanted = McMemberRecord::parse(request.attribute());
-    // A port may join only on its own behalf, because every other port has its own SA.
+    // A port may join only on its own behalf: every other port has its own SA.
     if wanted.mgid[0] != 0xff || wanted.port_gid != gid(context.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }
@@ -181,8 +181,8 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
         && admits(Quantity::LifeTime, group.life_time)
 }
 
-/// Returns the LID of a group. Groups may share a LID, because only switches use it and the virtual switch floods
-/// multicast packets.
+/// Returns the LID of a group. Groups may share a LID: only switches use it, and the virtual switch floods multicast
+/// packets.
 pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
     if *mgid == BROADCAST {
         return Lid::new(FIRST_MLID);

@@ -62,7 +62,7 @@ pub(super) fn find(context: &SaContext<'_>, request: &Request<'_>) -> Result<Vec
         sgid: source.gid,
         dlid: destination.lid,
         slid: source.lid,
-        // If the hop limit is 0, software adds no GRH. Routing by LID needs none.
+        // With hop limit 0, software does not add a GRH. Routing by LID needs none.
         hop_limit: 0,
         traffic_class: wanted.traffic_class,
         reversible: true,
@@ -90,14 +90,14 @@ fn partition(context: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     }
 }
 
-/// Returns the port with this LID: a configured peer, or a port whose addresses are derived from its LID.
+/// Returns the port with LID `lid`: a configured peer, or a port whose addresses are derived from its LID.
 fn by_lid(context: &SaContext<'_>, lid: Lid) -> End {
     let known = context.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// Returns the port with this GID. The GID is either derived from the port's MAC or equal to one of its IP addresses.
+/// Returns the port with GID `gid`, which is either derived from the port's MAC or equal to one of its IP addresses.
 /// For a multicast GID, returns the group.
 fn by_gid(context: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {

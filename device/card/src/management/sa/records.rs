@@ -85,8 +85,7 @@ pub(super) fn links(context: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the GUID records. For other HCAs, only the first block is returned, because their other blocks are
-/// empty.
+/// Returns the GUID records. For other HCAs, only the first block is returned: their other blocks are empty.
 pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
@@ -99,8 +98,7 @@ pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Returns the P_Key records of this HCA's own port. There are no records for other ports, because their tables are not
-/// queried.
+/// Returns the P_Key records of this HCA's own port. Other ports have no records, as their tables are not queried.
 pub(super) fn pkeys(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let blocks = context.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {

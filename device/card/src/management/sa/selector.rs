@@ -7,7 +7,7 @@ use protocol::mad::record::EXACTLY;
 
 use super::Request;
 
-/// A quantity whose value a selector can bound.
+/// A quantity that a selector can bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quantity {
     Mtu,

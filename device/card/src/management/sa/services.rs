@@ -1,4 +1,4 @@
-//! Services registered by the guest of this HCA.
+//! Services registered by this HCA's guest.
 
 use std::collections::BTreeMap;
 

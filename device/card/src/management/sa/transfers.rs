@@ -172,7 +172,7 @@ impl Transfer {
         }
     }
 
-    /// Builds the segment with this number, counted from 1.
+    /// Builds segment `number`, counted from 1.
     fn segment(&self, number: u32) -> Mad {
         let at = usize::try_from(number - 1).unwrap_or(usize::MAX).saturating_mul(DATA_LEN);
         let rest = self.payload.get(at..).unwrap_or_default();

@@ -13,8 +13,7 @@ use super::{MAX_MISSED_SWEEPS, MAX_NODES};
 /// PortInfo.
 const MAX_REQUESTS: usize = 3 * MAX_NODES;
 
-/// Time to wait for a response, during which the request is not repeated. A guest on an emulated CPU may take
-/// this long.
+/// How long to wait for a response before repeating a request. A guest on an emulated CPU may take this long.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// A sweep, and the HCAs that have responded to its Get(NodeInfo). Each unicast LID is stored at most once.

@@ -26,7 +26,7 @@ fn answer(management: &mut Management, mad: Mad) -> Mad {
     answers[0]
 }
 
-/// Returns an MCMemberRecord with this MGID and join state, and the PortGID of LID 1.
+/// Returns an MCMemberRecord with the given MGID and join state, and the PortGID of LID 1.
 fn group(mgid: [u8; 16], join_state: u8) -> [u8; 52] {
     let mut record = [0; 52];
     record[..16].copy_from_slice(&mgid);
@@ -58,7 +58,7 @@ fn broadcast_group_join_needs_no_parameters() {
     );
 }
 
-/// mthca interface, section 9.3: mckey creates a group with a Q_Key of its own choice.
+/// mthca interface, section 9.3: mckey creates a group and chooses its Q_Key.
 #[test]
 fn creator_sets_group_parameters() {
     let mut management = open(1);

@@ -518,7 +518,7 @@ fn agents_respond_to_perf_queries_even_if_software_listens() {
     }
 }
 
-/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, so a remote Set
+/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, and a remote Set
 /// is also rejected while no M_Key is configured.
 #[test]
 fn remote_set_without_m_key_is_rejected() {
@@ -571,7 +571,7 @@ fn remote_set_with_m_key_is_executed() {
 }
 
 #[test]
-fn port_that_is_down_sends_no_response() {
+fn port_that_is_down_does_not_respond() {
     let mut management = open(1);
     let down = |management: &mut Management| {
         let mads = [
