@@ -1,4 +1,4 @@
-//! Stateless offloads of a NIC, independent of any device interface.
+//! Stateless NIC offloads, independent of any device interface.
 //!
 //! A front-end translates its descriptors into requests to this module, and the results into descriptor
 //! write-backs. Frames are byte slices. Their headers are defined in `protocol::net`.

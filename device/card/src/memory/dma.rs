@@ -5,9 +5,9 @@
 //! would exceed the host's limit on mappings. Ranges that are contiguous on the bus and in the file are merged into one
 //! window. [`Limits`] restricts what a client may map.
 //!
-//! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically.
-//! No reference to these bytes exists outside this module. If the host cannot provide a page, the access and
-//! every later access to that file fail; see [`GuestMemory::is_lost`].
+//! Since the guest runs concurrently, its bytes are only copied or, for a compare-and-swap, accessed atomically. No
+//! reference to them exists outside this module. If the host cannot provide a page, the access and every later access
+//! to that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
 mod load;
@@ -94,8 +94,8 @@ pub struct Permissions {
     pub write: bool,
 }
 
-/// Guest memory as the device accesses it. All accesses are bounds-checked. The guest may change the bytes at any
-/// time, so data is copied out once and only the copy is used.
+/// Guest memory as the device accesses it. All accesses are bounds-checked. The guest may change the bytes at any time:
+/// data is copied out once, and only the copy is used.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     map: DmaMap,
@@ -123,8 +123,8 @@ impl GuestMemory {
         self.sink = sink;
     }
 
-    /// Maps `len` bytes at `iova`. `backing` is a file and the file offset of the range. Without a file, the
-    /// range is inaccessible. The descriptor is closed, because the mapping does not need it.
+    /// Maps `len` bytes at `iova`. `backing` is a file and the file offset of the range. Without a file, the range is
+    /// inaccessible. The descriptor is closed: the mapping does not need it.
     ///
     /// # Errors
     /// [`MapError`]. On error, nothing has changed.
@@ -203,8 +203,8 @@ impl GuestMemory {
         self.map.window_count()
     }
 
-    /// Returns whether the host failed to provide a page of the client's files, because a file was truncated,
-    /// its file system is full or no huge page is left. The client must then be disconnected.
+    /// Returns whether the host failed to provide a page of the client's files: a file was truncated, its file system
+    /// is full or no huge page is left. The client must then be disconnected.
     pub fn is_lost(&self) -> bool {
         self.map.is_lost()
     }
@@ -367,8 +367,8 @@ impl GuestMemory {
         Ok(before)
     }
 
-    /// Returns the writable bytes of a range inside one page. Such a range lies in one window, because windows consist
-    /// of whole pages.
+    /// Returns the writable bytes of a range inside one page. Such a range lies in one window: windows consist of whole
+    /// pages.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
         self.piece(iova, len, writable)
     }

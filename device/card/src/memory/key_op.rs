@@ -56,13 +56,13 @@ pub enum Pages {
     },
     /// Consecutive page table (MTT) entries, each of which refers to a page.
     List {
-        /// Entry that refers to the page that contains the region's first byte.
+        /// Entry for the page that contains the region's first byte.
         first: u64,
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each of which refers to a list of 512 pages.
     TwoLevel {
-        /// Entry that refers to the list whose first page contains the region's first byte.
+        /// Entry for the list whose first page contains the region's first byte.
         first: u64,
         page_shift: PageShift,
     },
@@ -157,7 +157,7 @@ impl From<KeyOp> for LocalOp {
                 [head, of.va.get(), of.len, of.parent.get().into()]
             }
         };
-        // An invalidation must wait, because earlier requests may still gather data through the key.
+        // An invalidation must wait: earlier requests may still gather data through the key.
         Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
     }
 }

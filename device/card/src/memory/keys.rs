@@ -1,4 +1,4 @@
-//! The key table of a device.
+//! A device's key table.
 
 mod translation_cache;
 
@@ -225,7 +225,7 @@ impl KeyTable {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
             && let Some(parent) = self.change().get_mut(parent)
         {
-            // This cannot overflow, because the table has at most 2^20 entries.
+            // This cannot overflow: the table has at most 2^20 entries.
             parent.windows += 1;
         }
         let Some(slot) = self.change().get_mut(index) else { return };

@@ -1,4 +1,4 @@
-//! Access to the memory of guest queues.
+//! Access to guest queue memory.
 
 use engine::{Access, AccessError};
 use protocol::ids::{Lkey, Pdn};
@@ -15,7 +15,7 @@ pub trait QueueMemory {
     /// Returns the error of the first check that fails. On error, `out` may have been partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Modifies bytes of a work queue. Requires no write permission, because software registers work queues for local
+    /// Modifies bytes of a work queue. Does not require write permission: software registers work queues for local
     /// reads only.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::region::{MemoryRegion, Origin};
 
 /// A view of a device's page table. The view is cheap to copy.
 pub trait PageTable: Copy {
-    /// Returns the bus address of the page to which an entry refers, or `None` if the entry has never been written. The
+    /// Returns the bus address of the page that an entry refers to, or `None` if the entry has never been written. The
     /// low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
@@ -93,7 +93,7 @@ impl AccessTarget {
 
     /// Creates a target from an offset relative to the region's first byte, as used for queues.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
-        // Queues do not use windows, so the QP is irrelevant.
+        // Queues do not use windows, which makes the QP irrelevant.
         let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
         Self { initiator, key, va: Va::new(offset), origin: Origin::Start }
     }
@@ -132,7 +132,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok((region, region.grant(at.initiator, at.va, at.origin, len, access)?))
     }
 
-    /// Returns the bus address of a non-empty range if a cached translation covers the range and grants the access.
+    /// Returns the bus address of a non-empty range if a cached translation covers it and grants the access.
     #[inline]
     fn cached(&self, at: AccessTarget, len: usize, access: Access) -> Option<Iova> {
         // An ordinary region may have the same key as the reserved L_Key, and the cache does not distinguish them.

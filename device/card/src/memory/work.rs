@@ -42,7 +42,7 @@ impl KeyTable {
     ///
     /// # Errors
     /// If the invalidation is rejected, nothing changes and the error gives the reason. Fails with
-    /// [`AccessError::Right`] if a fast-registered region grants peers no access.
+    /// [`AccessError::Right`] if a fast-registered region does not grant peers any access.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;

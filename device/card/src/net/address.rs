@@ -21,11 +21,11 @@ pub struct Addresses {
     pub own: Identity,
     /// Ports whose addresses are not derived from their LID.
     pub peers: Vec<Identity>,
-    /// Destination of QPs for which software does not specify a peer, as with the public JingZhao driver.
+    /// Destination of QPs whose peer is not specified by software, as with the public JingZhao driver.
     pub default_peer: Option<Identity>,
 }
 
-/// The addresses by which software can specify a peer.
+/// Addresses that software can use to specify a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
     pub ip: Option<Ipv4Addr>,
@@ -64,8 +64,8 @@ impl Addresses {
 
     /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software specified no
     /// address, the default peer is used. If the MAC for the IP address is unknown, the destination MAC is
-    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains, because a guest must not be
-    /// able to use the address of another port.
+    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains: a guest must not be able to
+    /// use another port's address.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -97,7 +97,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the LID of the port with this MAC, or 0 if the LID is unknown.
+    /// Returns the LID of the port that has `mac`, or 0 if the LID is unknown.
     pub fn lid_of(&self, mac: MacAddr) -> Lid {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
@@ -122,7 +122,7 @@ impl Addresses {
             return Some((port.mac, gid.into()));
         }
         if is_set(&peer.lid) {
-            // On InfiniBand links a GID may be any number, so the LID takes precedence.
+            // The LID takes precedence: on InfiniBand links, a GID may be any number.
             let port = self.of_lid(peer.lid);
             return Some((port.mac, port.ip()));
         }
@@ -133,8 +133,8 @@ impl Addresses {
         Some((port.mac, port.ip()))
     }
 
-    /// Returns the MAC of the port with this IPv4 address. If no such port is known, returns the MAC of the
-    /// port with LID `lid`, or [`UNRESOLVED`] if `lid` is 0.
+    /// Returns the MAC of the port that has `ip`. If no such port is known, returns the MAC of the port with LID `lid`,
+    /// or [`UNRESOLVED`] if `lid` is 0.
     fn mac_of(&self, ip: Ipv4Addr, lid: Lid) -> MacAddr {
         let [_, _, hi, lo] = ip.octets();
         let by_rule = Identity::from_lid(Lid::new(u16::from_be_bytes([hi, lo])));

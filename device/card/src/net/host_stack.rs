@@ -1,5 +1,5 @@
 //! The host stack: ARP, IPv6 neighbour discovery and ICMP echo for a port without a NIC. The engine also uses it to
-//! resolve IP addresses. A NIC has no host stack, because the guest's kernel handles these protocols.
+//! resolve IP addresses. A NIC has no host stack: the guest's kernel handles these protocols.
 
 mod discovery;
 mod limit;
@@ -63,7 +63,7 @@ impl HostStack {
         }
     }
 
-    /// Reserves the addresses of another host for that host's MAC. Addresses that are already reserved are skipped.
+    /// Reserves another host's addresses for its MAC. Addresses that are already reserved are skipped.
     pub(super) fn add_static_neighbour(&mut self, own: &Identity, other: &Identity) {
         if other.mac == own.mac {
             return;
@@ -142,8 +142,8 @@ impl HostStack {
     fn on_ipv6(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         let (ip, payload) = Ipv6::parse(cx.ether.payload)?;
         let group = ip.dst.is_multicast();
-        // The destination IP of a multicast frame needs no check, because the frame was sent to a group that
-        // this port has joined.
+        // The destination IP of a multicast frame needs no check: the frame was sent to a group that this port has
+        // joined.
         if group != cx.ether.dst.is_multicast() || !group && !cx.own.owns(ip.dst.into()) {
             return Err(DropReason::OtherIp);
         }
@@ -158,8 +158,7 @@ impl HostStack {
             // Only a solicitation may have an unspecified source (RFC 4862).
             _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(cx, &advertisement),
-            // Multicast requests are ignored, because every group member would reply. RFC 4443, section 4.2, permits
-            // this.
+            // Ignore multicast requests, as RFC 4443, section 4.2, permits: every group member would reply.
             Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };

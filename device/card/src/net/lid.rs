@@ -8,7 +8,7 @@
 //! | source and destination LID | MACs of the ports with these LIDs, as configured or derived from the LIDs |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
 //!
-//! The headers contain nothing specific to hcad, so soft-RoCE can be a peer. Path bits are not transmitted, because
+//! The headers contain nothing specific to hcad. Soft-RoCE can therefore be a peer. Path bits are not transmitted, as
 //! every port has only one LID. The SL is not transmitted if software sets a traffic class in the GRH.
 //!
 //! # Spec

@@ -1,4 +1,4 @@
-//! The link of a port.
+//! Link state of a port.
 
 /// State of the link, which is up if the cable is plugged in and the port is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,7 +48,7 @@ enum PortOwner {
 }
 
 impl PortOwner {
-    /// Returns whether the RDMA half of a NIC has an address with this MAC.
+    /// Returns whether the RDMA half of a NIC has an address with MAC `mac`.
     fn has_mac(&self, mac: MacAddr) -> bool {
         match self {
             Self::HostStack(_) => false,
@@ -68,7 +68,7 @@ impl PortOwner {
             // The transport checks whether the group has been joined.
             Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
             Self::HostStack(_) => own.owns(ip),
-            // The driver programs the MAC of each group, so the MAC need not match the one derived from the IP address.
+            // The driver programs the MAC of each group, which need not match the one derived from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
             Self::Nic { rdma, .. } => rdma.accepts(mac, ip, tag),
         };
@@ -157,7 +157,7 @@ impl Port {
         }
     }
 
-    /// Enables the RDMA half of a NIC for RoCE packets to these addresses. Has no effect on an HCA without a NIC.
+    /// Enables the RDMA half of a NIC for RoCE packets to `addresses`. Has no effect on an HCA without a NIC.
     pub fn set_roce_addresses(&mut self, addresses: Vec<RoceAddress>) {
         self.discard_flows();
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
@@ -165,7 +165,7 @@ impl Port {
         }
     }
 
-    /// Returns whether unicast packets to this MAC are for the engine of this HCA.
+    /// Returns whether unicast packets to `mac` are for this HCA's engine.
     pub fn is_own_mac(&self, mac: MacAddr) -> bool {
         mac == self.addresses.own.mac || self.owner.has_mac(mac)
     }
@@ -268,7 +268,7 @@ impl Port {
     }
 
     /// Removes a priority tag (VLAN ID 0), which switches may add to untagged frames. Returns `None` for a frame with
-    /// any other VLAN ID, because this port belongs to no VLAN. Frames for a NIC are returned unchanged.
+    /// any other VLAN ID: this port does not belong to a VLAN. Frames for a NIC are returned unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
@@ -282,7 +282,7 @@ impl Port {
     /// be passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
-        // The result is returned unchanged, because unwrapping and rewrapping it would copy it.
+        // Return the result unchanged: unwrapping and rewrapping would copy it.
         let roce = RoceFrame::parse_in_flow(flow, frame, offload);
         self.stats.roce += u64::from(roce.is_some());
         roce
@@ -313,7 +313,7 @@ impl Port {
     }
 
     /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can be queued with
-    /// [`wait`](Self::wait). A NIC port does not resolve neighbours, because the guest's kernel does.
+    /// [`wait`](Self::wait). A NIC port does not resolve neighbours; the guest's kernel does.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
@@ -343,7 +343,7 @@ impl Port {
         self.stats.lost_unresolved += 1;
     }
 
-    /// Reserves the addresses of another host for that host's MAC. Addresses that are already reserved are skipped.
+    /// Reserves another host's addresses for its MAC. Addresses that are already reserved are skipped.
     pub fn add_static_neighbour(&mut self, other: &Identity) {
         self.discard_flows();
         if let PortOwner::HostStack(host_stack) = &mut self.owner {

@@ -22,8 +22,8 @@ pub(super) enum RdmaHalf {
     /// The guest's kernel receives all RoCE packets.
     #[default]
     Disabled,
-    /// The engine receives RoCE packets to the port's MAC address, because the driver does not report the guest's IP
-    /// addresses and VLANs. Each QP checks the IP addresses and the VLAN of its own connection.
+    /// The engine receives RoCE packets to the port's MAC address: the driver does not report the guest's IP addresses
+    /// and VLANs. Each QP checks the IP addresses and the VLAN of its own connection.
     OfMac,
     /// The engine receives RoCE packets to one of these addresses. The front-end bounds their number.
     OfAddresses(Vec<RoceAddress>),
@@ -45,7 +45,7 @@ impl RdmaHalf {
         ether.is_roce() && (ether.dst.is_multicast() || is_accepted())
     }
 
-    /// Returns whether the engine receives RoCE packets with this unicast destination and this tag control information.
+    /// Returns whether the engine receives RoCE packets with the given unicast destination and tag control information.
     pub(super) fn accepts(&self, mac: MacAddr, ip: IpAddr, tag: Option<u16>) -> bool {
         match self {
             Self::Disabled | Self::OfMac => is_valid_source(ip),
@@ -57,7 +57,7 @@ impl RdmaHalf {
         }
     }
 
-    /// Returns whether an address of the RDMA half has this MAC address.
+    /// Returns whether an address of the RDMA half has MAC address `mac`.
     pub(super) fn has_mac(&self, mac: MacAddr) -> bool {
         match self {
             Self::Disabled | Self::OfMac => false,

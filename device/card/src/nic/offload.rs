@@ -1,4 +1,4 @@
-//! Transmit offload, which fills in the lengths and checksums in a frame's headers.
+//! Transmit offload: fills in the lengths and checksums in a frame's headers.
 //!
 //! Checksums are computed from scratch. A partial sum left in the field by the driver is ignored.
 
@@ -183,8 +183,7 @@ impl Offloads {
         }
     }
 
-    /// Computes the requested checksums. The checksums of inner headers come first, because outer checksums
-    /// cover the inner headers.
+    /// Computes the requested checksums. Those of inner headers come first: outer checksums cover the inner headers.
     ///
     /// # Errors
     /// Fails if the frame ends within its headers.

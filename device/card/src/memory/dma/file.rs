@@ -71,7 +71,7 @@ impl Candidate {
     }
 }
 
-/// A mapped client file. Its descriptor has been closed, so mapped files do not use up descriptors.
+/// A mapped client file. Its descriptor has been closed and no longer counts towards the process's limit.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     id: FileId,

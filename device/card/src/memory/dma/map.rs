@@ -92,7 +92,7 @@ impl DmaMap {
     /// Looks up an accessible address. Lost files are not accessible.
     #[inline(always)]
     pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
-        // The remainder is below 16, so the index is in bounds.
+        // The remainder is below 16, which keeps the index in bounds.
         let slot = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
         let cache = match slot.get() {
             Some(cache) if cache.first <= at && at <= cache.last => cache,
@@ -257,7 +257,7 @@ impl Tables {
         if self.files.len() >= self.limits.files {
             return Err(MapError::TooManyFiles(self.limits.files));
         }
-        // The sum never exceeds the limit, so it does not overflow.
+        // This cannot overflow: the sum never exceeds the limit.
         let mapped = self.files.iter().map(|file| file.len()).sum();
         let limit = self.limits.bytes;
         if file_len > limit.saturating_sub(mapped) {

@@ -4,13 +4,13 @@
 //! full, or no huge page may be left. In each of these cases, the kernel raises SIGBUS during an access. At the first
 //! SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as lost, and returns. The access then
 //! continues without another fault. The caller of the access checks [`Mapping::is_lost`] and discards the result, and
-//! the mapping is never accessed again. The kernel still counts the replaced mapping as a single mapping, so clients
-//! cannot exceed the per-process limit (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as it would
+//! the mapping is never accessed again. The kernel still counts the replaced mapping as a single mapping, which keeps
+//! clients within the per-process limit (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as it would
 //! without a handler.
 //!
 //! The handler finds the mapping in a process-wide table, without a lock. The faulting thread is inside an access,
-//! which keeps its mapping alive, so the slot of that mapping does not change. Slots that change in the meantime belong
-//! to other mappings.
+//! which keeps its mapping alive and the mapping's slot unchanged. Slots that change in the meantime belong to other
+//! mappings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -51,10 +51,10 @@ impl Mapping {
         let slot = Slot::claim().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
-        // Huge pages are not reserved here. The client has reserved them only for the ranges that it maps, so reserving
+        // Huge pages are not reserved here. The client has reserved them only for the ranges that it maps; reserving
         // them for the whole file could fail.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses the address, so the new mapping affects no other memory.
+        // SAFETY: the kernel chooses the address, and the new mapping does not affect other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {
             Ok(start) => start,
             Err(error) => {
@@ -92,7 +92,7 @@ impl Mapping {
     /// discarded.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
-        // Relaxed ordering suffices, because the handler ran on this thread.
+        // Relaxed ordering suffices: the handler ran on this thread.
         self.slot.losses.load(Ordering::Relaxed) != 0
     }
 }
@@ -104,11 +104,11 @@ impl Drop for Mapping {
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;
         while done < self.region.size() {
-            // A huge page can only be unmapped as a whole, so a piece must be at least one page long.
-            // `RELEASE_LEN` and `page_len` are powers of two, so each piece consists of whole pages.
+            // A huge page can only be unmapped as a whole. Each piece is therefore at least one page long, and since
+            // `RELEASE_LEN` and `page_len` are powers of two, it consists of whole pages.
             let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
-            // SAFETY: the bytes were mapped by `new` and have not been unmapped since. Slices borrow `self`,
-            // so none exist.
+            // SAFETY: the bytes were mapped by `new` and have not been unmapped since. No slices exist, as they borrow
+            // `self`.
             let _ = unsafe { munmap(start.wrapping_byte_add(done), len) };
             done += len;
         }
@@ -129,7 +129,7 @@ struct Slot {
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Index of the first slot that has never been used. Each mapping takes the first free slot, so the number of used
+/// Index of the first slot that has never been used. As each mapping takes the first free slot, the number of used
 /// slots is about the peak number of mappings.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
@@ -148,7 +148,7 @@ impl Slot {
 
     fn claim() -> Option<&'static Self> {
         let (index, slot) = SLOTS.iter().enumerate().find(|(_, slot)| {
-            // Load before the exchange, because a load does not take the cache line away from other threads.
+            // Load before the exchange: a load does not take the cache line away from other threads.
             slot.start.load(Ordering::Relaxed) == Self::FREE
                 && slot
                     .start
@@ -194,8 +194,7 @@ fn watch_for_lost_pages() -> io::Result<()> {
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// Handles SIGBUS. This is async-signal-safe, because it uses only atomic accesses and system calls that do not change
-/// `errno`.
+/// Handles SIGBUS. This is async-signal-safe: it uses only atomic accesses and system calls that do not change `errno`.
 extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to every handler registered with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
@@ -221,7 +220,7 @@ fn replace(slot: &Slot, address: usize) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes are
-    // accessed only through volatile operations, so they may change at any time.
+    // accessed only through volatile operations, and may change at any time.
     unsafe {
         // Release the pages in pieces first. This shortens the call below, during which other threads cannot map
         // memory. A huge page that is longer than a piece is not released early, which is harmless.

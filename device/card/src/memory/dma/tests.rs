@@ -333,7 +333,7 @@ fn aligned_words_are_read_atomically() {
 /// A peer grants credits to an rsocket by WRITE, and software modifies the credits in place. If the device stored a
 /// byte twice, the second store could undo the modification.
 #[test]
-fn write_stores_no_byte_twice() {
+fn write_stores_each_byte_once() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
     const TAKEN: u64 = u64::from_le_bytes(*b"taken   ");
     let end = 1024;

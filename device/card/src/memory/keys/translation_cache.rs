@@ -1,12 +1,13 @@
 //! The translation cache. A hit saves both the key look-up and the page walk.
 //!
 //! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all entries. Each
-//! entry also carries the [`Generation`] of the page table from which it was derived. Translations through a page table
-//! in guest memory are not cached, because the device cannot detect changes to such a table. If no single entry covers
-//! the requested range and grants the access, the look-up falls back to the tables, so all errors come from the tables.
+//! entry also carries the [`Generation`] of the page table that it was derived from. Translations through a page table
+//! in guest memory are not cached, since the device cannot detect changes to the table. If no single entry covers the
+//! requested range and grants the access, the look-up falls back to the tables. All errors therefore come from the
+//! tables.
 //!
-//! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so a
-//! change to any of them invalidates the entry.
+//! The translation of an indirect key depends on the keys in its lists. These are in the same table, and a change to
+//! any of them invalidates the entry.
 //!
 //! [`KeyTable`]: super::KeyTable
 
@@ -58,8 +59,8 @@ pub(in crate::memory) struct TlbEntry {
 }
 
 impl TlbEntry {
-    /// Creates an entry for `len` bytes of a region, starting at offset `first`. Returns `None` for windows: they are
-    /// not cached, because access to them also depends on the QP.
+    /// Creates an entry for `len` bytes of a region, starting at offset `first`. Returns `None` for windows, which are
+    /// not cached: access to them also depends on the QP.
     pub(in crate::memory) fn of(
         region: &MemoryRegion,
         first: u64,
@@ -72,8 +73,8 @@ impl TlbEntry {
         (!matches!(region.kind, Kind::Window { .. })).then_some(entry)
     }
 
-    /// Returns the bus address of the `len` bytes at `va`, if the entry covers these bytes and grants `access`.
-    /// The rules are those of [`MemoryRegion::grant`].
+    /// Returns the bus address of the `len` bytes at `va`, if the entry covers them and grants `access`. The rules are
+    /// those of [`MemoryRegion::grant`].
     pub(in crate::memory) fn find(
         &self,
         pd: Pdn,
@@ -103,7 +104,7 @@ impl TlbEntry {
 /// own length. In a strided list, it is a position in the pattern, regardless of the repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
-    /// Key to which the list belongs.
+    /// Key that the list belongs to.
     pub(in crate::memory) key: Lkey,
     /// Index of the entry in the list, from 0, not counting the header of a strided list.
     pub(in crate::memory) entry: u32,
@@ -137,7 +138,7 @@ impl TranslationCache {
         self.changes = self.changes.wrapping_add(1);
     }
 
-    /// Returns the entry in the slot of `index` and `va`, if it is valid and belongs to this key.
+    /// Returns the entry in the slot of `index` and `va`, if it is valid and belongs to `key`.
     #[inline]
     pub(super) fn get(&self, key: Lkey, index: u32, va: Va) -> Option<TlbEntry> {
         let (changes, entry) = self.slot(index, va).get()?;

@@ -44,7 +44,7 @@ impl HostStack {
             return Err(DropReason::BadSource);
         }
         let for_us = arp.target_ip == own.ipv4;
-        // An ARP probe (RFC 5227) has no sender IP address yet, so there is nothing to check or to learn.
+        // An ARP probe (RFC 5227) does not have a sender IP address to check or learn.
         if !arp.sender_ip.is_unspecified() {
             // This also rejects a sender that uses the port's own address: either another host claims that address, or
             // the port's own request was reflected.
@@ -102,13 +102,13 @@ impl HostStack {
         let reply = Advertisement {
             target: solicitation.target,
             // RFC 4861, section 7.2.4: a unicast solicitation without a source link-layer address is answered without a
-            // target link-layer address, because the sender already has the port's MAC.
+            // target link-layer address: the sender already has the port's MAC.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };
-        // A duplicate address detection probe (RFC 4862) comes from the unspecified address, so the reply is addressed
-        // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC so that a probe causes no
-        // broadcast.
+        // A duplicate address detection probe (RFC 4862) comes from the unspecified address, and the reply is addressed
+        // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC, which avoids a broadcast per
+        // probe.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);

@@ -13,8 +13,8 @@ use crate::rate::Bucket;
 /// permitted. Normal traffic stays far below the limit.
 const REPLIES_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
-/// Number of buckets. A hash of the sender's MAC selects the bucket, so several senders may share one. One bucket per
-/// MAC would not limit the total rate, because a sender can invent any number of MACs.
+/// Number of buckets. A hash of the sender's MAC selects the bucket, which several senders may share. One bucket per
+/// MAC would not limit the total rate: a sender can invent any number of MACs.
 const BUCKETS: usize = 64;
 
 /// Token buckets for replies, each shared by the senders that hash to it.

@@ -1,4 +1,4 @@
-//! The neighbour table, which maps IP addresses to MACs.
+//! The neighbour table: MACs by IP address.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ impl Neighbours {
         }
     }
 
-    /// Removes the static entry for `ip` if it has this MAC.
+    /// Removes the static entry for `ip` if its MAC is `mac`.
     pub(super) fn remove_static(&mut self, ip: IpAddr, mac: MacAddr) {
         if matches!(self.entries.get(&ip), Some(Entry::Static(owner)) if *owner == mac) {
             self.entries.remove(&ip);
@@ -108,7 +108,7 @@ impl Neighbours {
     }
 
     /// Learns the MAC of an IP address. Updates an existing dynamic entry. Adds a new entry only if this port is the
-    /// target of the message (`is_target`), because the sender is then about to send to this port (RFC 826, "Packet
+    /// target of the message (`is_target`): the sender is then about to send to this port (RFC 826, "Packet
     /// Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
         match self.entries.get_mut(&ip) {

@@ -33,8 +33,8 @@ impl Waiting {
         lost
     }
 
-    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old, and returns the
-    /// number of dropped frames.
+    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old, and returns their
+    /// number.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> usize {
         let mut lost = 0;
         for (since, wanted, mut frame) in std::mem::take(&mut self.frames) {

@@ -91,8 +91,7 @@ fn roce_packets_are_delivered() {
 fn changed_address_ends_flow() {
     let (mut port, mut out) = (port(), TxBatch::default());
     let mut frame = roce("rc_write_only");
-    // Clear the UDP checksum, because only packets without one form a flow. The ICRC stays valid, because it does not
-    // cover the checksum.
+    // Clear the UDP checksum, which the ICRC does not cover: only packets without a checksum form a flow.
     frame[40..42].fill(0);
     assert_eq!(port.receive_in_flow(&frame, Offload::None), None);
     let first = port.receive(NOW, &frame, Offload::None, &mut out);
