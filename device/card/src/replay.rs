@@ -1,8 +1,8 @@
 //! Replays a recorded session without a guest, a VMM or a network, and compares the device's outputs with the
 //! recording.
 //!
-//! A replay runs a complete device, created from the header of the recording. Only the device's memory, client and
-//! fabric are replaced with recorded data. A panic is a valid result, because a replay is often used to reproduce one.
+//! A replay runs a complete device, created from the recording's header. Only the device's memory, client and fabric
+//! are replaced with recorded data. A panic is a valid result: replays are often used to reproduce one.
 
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]

@@ -1,8 +1,8 @@
 //! A table that is indexed by guest-chosen numbers and uses memory only for existing entries.
 //!
-//! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither an
-//! array of all entries nor an array up to the highest index in use is feasible. Three fixed levels give
-//! constant-time look-ups. A leaf is freed when its last entry is removed.
+//! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them. Neither an array of all
+//! entries nor one up to the highest index in use is feasible. Three fixed levels give constant-time look-ups. A leaf
+//! is freed when its last entry is removed.
 
 use thiserror::Error;
 
@@ -106,7 +106,7 @@ impl<T> SparseTable<T> {
             return Err(TableFull);
         }
         if self.nodes.len() <= path.root {
-            // The vector has at most 2^16 pointers, because an index has 32 bits and a node covers 2^16 indices.
+            // The vector has at most 2^16 pointers: an index has 32 bits, and a node covers 2^16 indices.
             self.nodes.resize_with(path.root + 1, || None);
         }
         let node = self.nodes[path.root].get_or_insert_with(Box::default);

@@ -1,4 +1,4 @@
-//! Receive offload, which verifies checksums and locates the end of the headers.
+//! Receive offload: verifies checksums and locates the end of the headers.
 
 use protocol::net::checksum::Checksum;
 use protocol::net::layers::{Addresses, Ip, Layers, Transport};
@@ -43,8 +43,7 @@ impl ChecksumStatus {
     }
 }
 
-/// Verifies the transport checksum. Returns `None` if the packet has no transport checksum, or if software must
-/// verify the checksum.
+/// Verifies the transport checksum. Returns `None` if the packet has none, or if software must verify it.
 fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let is_sum_valid = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
@@ -59,7 +58,7 @@ fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
                 return None;
             }
             match addresses {
-                // RFC 768: zero means that the sender computed no checksum.
+                // RFC 768: zero means that the sender did not compute a checksum.
                 Addresses::V4 { .. } if !has_sum => Some(true),
                 // RFC 6935 permits zero UDP checksums for some tunnels; that choice is left to software.
                 Addresses::V6 { .. } if !has_sum => None,

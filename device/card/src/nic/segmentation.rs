@@ -47,7 +47,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Starts segmentation of a frame with these headers.
+    /// Starts segmentation of a frame with the given headers.
     ///
     /// # Errors
     /// Fails if the payload is empty, if the headers do not support TSO or do not have the length given in the offload

@@ -34,8 +34,8 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
     to.write_all(contents)
 }
 
-/// Reads the next chunk into `contents`, replacing the old contents. Allocates memory as bytes arrive, so a wrong
-/// length cannot cause a large allocation.
+/// Reads the next chunk into `contents`, replacing the old contents. Allocates memory as bytes arrive: a wrong length
+/// cannot cause a large allocation.
 pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<ChunkRead> {
     contents.clear();
     let mut head = Vec::new();

@@ -11,11 +11,11 @@ const SHORTEST: usize = 256;
 /// Maximum length of a cached run: a page, or the frame of a packet with the largest path MTU.
 const LONGEST: usize = 4096 + 256;
 
-/// Number of slots for each kind of run. Must be even, because neighbouring slots form pairs.
+/// Number of slots for each kind of run. Must be even: neighbouring slots form pairs.
 const RUNS: usize = 4096;
 
-/// Lengths of a frame's headers and of its ICRC. Frames with the same payload usually differ in both, so neither is
-/// cached.
+/// Lengths of a frame's headers and of its ICRC. Neither is cached, since frames with the same payload usually differ
+/// in both.
 pub(super) const HEAD: usize = 64;
 pub(super) const TAIL: usize = 4;
 
@@ -69,7 +69,7 @@ impl Runs {
     }
 }
 
-/// Returns whether runs of this length are cached.
+/// Returns whether runs of length `len` are cached.
 pub(super) fn is_kept(len: usize) -> bool {
     (SHORTEST..=LONGEST).contains(&len)
 }
@@ -100,6 +100,6 @@ impl<'a> FrameParts<'a> {
 }
 
 fn slot(key: u64) -> usize {
-    // The conversion cannot fail, because the remainder is below RUNS.
+    // The conversion cannot fail: the remainder is below RUNS.
     usize::try_from(key % RUNS as u64).unwrap_or(0)
 }

@@ -53,7 +53,7 @@ pub(super) enum Entry<'a> {
     },
     /// The device sent a frame to the fabric.
     Frame(Content<'a>),
-    /// The device answered a read by the client with this data.
+    /// The device answered a client read with this data.
     Answer(Content<'a>),
     /// An [`Input::Drain`] step ended with these kinds of work pending.
     Drained {
@@ -135,8 +135,7 @@ pub(super) enum Update {
 
 /// Bytes to compare, stored in full if they are short, otherwise as a digest.
 ///
-/// The digest is not a CRC, because the CRC of data followed by its own CRC is a constant, and frames end with their
-/// CRC.
+/// The digest is not a CRC: the CRC of data followed by its own CRC is a constant, and frames end with their CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),

@@ -1,4 +1,4 @@
-//! The queue through which a device's thread passes entries to the thread that writes the file.
+//! The queue between a device's thread, which appends entries, and the thread that writes them to the file.
 //!
 //! The device appends entries without waiting for the file. It waits only for the lock, which the writer holds while it
 //! takes the chunks. If the file is too slow, the queue fills up and the recording ends.
@@ -17,8 +17,8 @@ use super::entry::{Ending, Entry};
 /// a tenth of a second.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// Time for which the writer lets entries accumulate so that the device rarely has to wake it. If the daemon is
-/// killed, the accumulated entries are lost.
+/// How long the writer lets entries accumulate so that the device rarely has to wake it. If the daemon is killed, the
+/// accumulated entries are lost.
 const GATHER_TIME: Duration = Duration::from_millis(20);
 
 /// Once this many bytes are queued, the writer stops waiting for more.
@@ -176,8 +176,8 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Locks the state. Poisoning is ignored, because the state holds only complete entries even if a thread panics
-    /// while it holds the lock.
+    /// Locks the state. Poisoning is ignored: if a thread panics while it holds the lock, the state still holds only
+    /// complete entries.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

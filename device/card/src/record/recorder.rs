@@ -17,8 +17,8 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// Maximum time that a stopping device waits for its recording to be written. The limit keeps a slow disk from delaying
-/// the daemon.
+/// How long a stopping device waits for its recording to be written. The limit keeps a slow disk from delaying the
+/// daemon.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.

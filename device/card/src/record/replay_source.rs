@@ -1,4 +1,4 @@
-//! Replays the recorded inputs of a device, and compares its outputs with the recorded ones.
+//! Replays a device's recorded inputs, and compares its outputs with the recorded ones.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,9 +24,9 @@ pub struct ReplaySource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub steps: u64,
-    /// Number of reads from guest memory by the device.
+    /// Number of guest memory reads by the device.
     pub reads: u64,
-    /// Number of writes to guest memory by the device.
+    /// Number of guest memory writes by the device.
     pub writes: u64,
     /// Number of interrupts that reached the client.
     pub interrupts: u64,
@@ -52,7 +52,7 @@ pub struct Difference {
 /// How a recording ends.
 #[derive(Debug)]
 pub enum Finish {
-    /// The last entry states why the recording ended.
+    /// The recording has an end entry, which gives the reason.
     Ended(Ending),
     /// The recording has no end entry, because the writer was killed or the file is truncated.
     Stopped {
@@ -94,8 +94,8 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns the time of the current step, as a duration since 1970. If the recording does not state the origin of
-    /// the device's clock, returns the time since that origin instead.
+    /// Returns the time of the current step, as a duration since 1970. If the recording lacks the origin of the
+    /// device's clock, returns the time since that origin instead.
     pub fn since_1970(&self) -> Duration {
         Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
     }

@@ -1,6 +1,5 @@
-//! The interface through which a device is recorded or replayed. Each part of a device reports its inputs and outputs
-//! here. While recording, they are written to the file. During a replay, the outputs are compared with the recorded
-//! ones.
+//! Where a device reports its inputs and outputs. While recording, they are written to the file. During a replay, the
+//! outputs are compared with the recorded ones.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -220,7 +219,7 @@ fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     }
 }
 
-/// Locks the source. Poisoning is ignored, because the replay state stays valid even if the device panics.
+/// Locks the source. Poisoning is ignored: the replay state stays valid even if the device panics.
 fn lock(source: &Mutex<ReplaySource>) -> MutexGuard<'_, ReplaySource> {
     source.lock().unwrap_or_else(PoisonError::into_inner)
 }

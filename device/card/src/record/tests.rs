@@ -141,7 +141,7 @@ fn recording_has_header_and_end_entry() {
 
 /// If the daemon is killed, the recording contains only the chunks written before that.
 #[test]
-fn truncated_record_replays_complete_chunks() {
+fn truncated_recording_replays_complete_chunks() {
     let whole = record_of(1000);
     let first = MAGIC.len() + 12 + serde_json::to_vec(&header()).unwrap().len();
     for len in (first..whole.len()).step_by(997) {
@@ -204,7 +204,7 @@ fn output_that_differs_from_recording_is_reported() {
 }
 
 #[test]
-fn record_ends_at_size_limit() {
+fn recording_ends_at_size_limit() {
     for max_len in [1000, 5000, 100_000] {
         let file = Written::default();
         let recorder = recorder(file.clone(), max_len);
@@ -227,7 +227,7 @@ struct Slow(mpsc::Receiver<()>, Written);
 
 impl Write for Slow {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Do not block while the header is written, because that happens before the writer thread starts.
+        // Do not block while the header is written, which happens before the writer thread starts.
         if !self.1.bytes().is_empty() {
             let _ = self.0.recv();
         }
@@ -275,7 +275,7 @@ fn write_error_stops_recording_without_panic() {
 
 /// If the device panics, the recording must still be complete so that the panic can be replayed.
 #[test]
-fn device_panic_ends_record_as_failed() {
+fn device_panic_ends_recording_as_failed() {
     let file = Written::default();
     let recorder = recorder(file.clone(), u64::MAX);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {

@@ -1,4 +1,4 @@
-//! The clock for traces of a replay. It returns the recorded times so that all replays of a recording produce the same
+//! The clock for replay traces. It returns the recorded times so that all replays of a recording produce the same
 //! trace.
 
 use std::cell::Cell;

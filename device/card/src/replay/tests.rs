@@ -65,8 +65,8 @@ fn replay_of_unchanged_device_shows_no_difference() {
     let record = session(|_| {});
     let report = play(&mut powered_on(), source(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
-    // Bus mastering is disabled at the second doorbell, so one write is denied and one interrupt is sent late. The
-    // client triggers the fourth interrupt.
+    // Bus mastering is disabled at the second doorbell: one write is denied, and one interrupt is sent late. The client
+    // triggers the fourth interrupt.
     let Counts { writes, interrupts, frames, span, .. } = report.counts;
     assert_eq!((writes, interrupts, frames, span.as_millis()), (3, 4, 0, 3), "{report}");
 }

@@ -48,7 +48,7 @@ pub enum FrameKind {
 }
 
 impl TraceFilter {
-    /// Returns whether records of this kind may match.
+    /// Returns whether records of kind `kind` may match.
     pub fn admits(&self, kind: Kind) -> bool {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }

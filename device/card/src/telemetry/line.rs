@@ -39,8 +39,8 @@ pub(super) struct Line {
     lines: Lines,
     /// Whether the line is truncated to [`MAX_LEN`]. This applies to all lines except panics.
     is_bounded: bool,
-    /// Whether the line counts against the allowance. Panics do not count. Lines below the info level do not
-    /// count either, because only the operator can enable them.
+    /// Whether the line counts against the allowance. Panics do not count. Lines below the info level do not count
+    /// either: only the operator can enable them.
     is_counted: bool,
 }
 

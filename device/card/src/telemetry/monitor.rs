@@ -37,7 +37,7 @@ pub struct Monitor {
     violations: BTreeMap<&'static str, Seen>,
 }
 
-/// A requirement that the interface places on software, but that the device does not enforce.
+/// An interface requirement on software that the device does not enforce.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name in counters and traces.
@@ -280,7 +280,7 @@ impl Monitor {
         self.ignored_of.get(&qpn).copied()
     }
 
-    /// Clears the state of a QP that enters RESET, because its number may be reused.
+    /// Clears the state of a QP that enters RESET. Its number may be reused.
     pub fn forget_qp(&mut self, qpn: Qpn) {
         self.ignored_of.remove(&qpn);
     }
@@ -324,7 +324,7 @@ impl Monitor {
         self.strict = strict;
     }
 
-    /// Reports a driver violation in counters, trace and log. `what` describes the violation and its location.
+    /// Reports a driver violation in counters, trace and log. `what` describes it and its location.
     pub fn violation(&mut self, rule: &'static Rule, what: fmt::Arguments<'_>) {
         let Rule { name, section, .. } = *rule;
         let seen = self.violations.entry(name).or_default();

@@ -1,4 +1,4 @@
-//! Non-blocking standard error. Lines pass through a queue to a writer thread, so logging neither blocks nor fails.
+//! Non-blocking standard error. Lines pass through a queue to a writer thread, and logging neither blocks nor fails.
 //!
 //! If the reader is slow or has closed the pipe, or if a disk is full, lines are dropped and counted. Once
 //! writing works again, a line reports the number of lost lines.
@@ -133,8 +133,8 @@ impl Write for &NonBlockingWriter {
 }
 
 impl Shared {
-    /// Locks the queue. Poisoning is ignored, because the queue holds only complete lines even if a thread panics
-    /// while it holds the lock.
+    /// Locks the queue. Poisoning is ignored: if a thread panics while it holds the lock, the queue still holds only
+    /// complete lines.
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -196,7 +196,7 @@ impl<W: Write + AsFd> WriterThread<W> {
         }
     }
 
-    /// Writes lines and returns the number of lines that could not be written.
+    /// Writes lines and returns the number of those that could not be written.
     fn write(&mut self, lines: &[u8]) -> u64 {
         let mut rest = lines;
         if self.torn && !rest.is_empty() {

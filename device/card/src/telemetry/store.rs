@@ -209,7 +209,7 @@ impl Store {
         Self { max_len, ..self }
     }
 
-    /// Returns the path at which records are stored, unless the store has ended.
+    /// Returns the path where records are stored, unless the store has ended.
     pub fn path(&self) -> Option<&Path> {
         self.target.is_some().then_some(&self.path)
     }

@@ -83,7 +83,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
 }
 
 /// Returns the filter that the directives describe. Unless they mention the DNS client, its log is turned off. The
-/// client logs every unexpected datagram, so anyone on the network could flood the log.
+/// client logs every unexpected datagram, which would let anyone on the network flood the log.
 fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
     let filter = EnvFilter::try_new(directives)?;
     if directives.contains("hickory") {

@@ -8,8 +8,8 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! A peer can trigger some events at any rate, so their records are rate-limited. A record with a `suppressed` field
-//! reports how many records were suppressed; see `repeats`.
+//! Records of events that a peer can trigger at any rate are rate-limited. A record with a `suppressed` field reports
+//! how many records were suppressed; see `repeats`.
 //!
 //! Time is in seconds since 1970, as in captures. Mailbox fields have the prefix `in.` or `out.`; zero fields are
 //! omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
@@ -182,7 +182,7 @@ impl Trace {
         Self { clock, ..self }
     }
 
-    /// Returns the path to which records are written, unless the trace has ended.
+    /// Returns the path that records are written to, unless the trace has ended.
     pub fn path(&self) -> Option<&Path> {
         self.store.path()
     }
