@@ -11,7 +11,7 @@ use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
-/// The queue pair has no state to explain, because it does not exist or is in RESET.
+/// The queue pair does not exist or is in RESET, and has no state to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownQpError {
     qpn: u32,
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(lines, ["RQ 0x4001: ready", "ignored: twice, most recent reason: foreign_page"]);
     }
 
-    /// `hcactl` reads durations from JSON, so they must keep their precision.
+    /// `hcactl` reads durations from JSON, where they must keep their precision.
     #[test]
     fn json_durations_keep_microseconds() {
         let left = Duration::from_micros(600);

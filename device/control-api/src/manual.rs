@@ -1,4 +1,4 @@
-//! Man pages and shell completions, generated from the command-line definition of a program.
+//! Man pages and shell completions, generated from a program's command-line definition.
 
 use std::io;
 use std::path::Path;

@@ -70,7 +70,7 @@ pub enum Request {
     /// Starts capturing to a pcapng file: [`Response::Done`].
     CaptureOn {
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
+        /// Path of the new file, relative to hcad's working directory. The file must not exist.
         path: PathBuf,
         #[serde(default)]
         filter: CaptureFilter,
@@ -92,7 +92,7 @@ pub enum Request {
     /// Writes the capture ring to a file: [`Response::Done`]. The capture continues.
     CaptureDump {
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
+        /// Path of the new file, relative to hcad's working directory. The file must not exist.
         path: PathBuf,
     },
     /// Sets the link up or down and notifies the guest driver: [`Response::Done`].
@@ -104,8 +104,8 @@ pub enum Request {
     /// Starts tracing register accesses, commands and queue entries: [`Response::Done`].
     TraceOn {
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad, or "-" for the standard error of hcad. The
-        /// file must not exist.
+        /// Path of the new file, relative to hcad's working directory, or "-" for hcad's standard error. The file must
+        /// not exist.
         path: PathBuf,
         #[serde(default)]
         format: TraceFormat,
@@ -132,25 +132,25 @@ pub enum Request {
     /// Writes the trace ring to a file: [`Response::Done`]. The trace continues.
     TraceDump {
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
+        /// Path of the new file, relative to hcad's working directory. The file must not exist.
         path: PathBuf,
     },
     /// Stops the trace. [`Response::Done`] is sent when the file is complete.
     TraceOff { device: u16 },
-    /// Restarts the device and writes a session record from that point on: [`Response::Done`]. Fails while a
-    /// VMM is connected.
+    /// Restarts the device and records its session from that point on: [`Response::Done`]. Fails while a VMM is
+    /// connected.
     RecordOn {
         device: u16,
-        /// Path of the new file, relative to the working directory of hcad. The file must not exist.
+        /// Path of the new file, relative to hcad's working directory. The file must not exist.
         path: PathBuf,
     },
     /// Stops recording. [`Response::Done`] is sent when the file is complete.
     RecordOff { device: u16 },
-    /// Lists the impairments of a device: [`Response::Impairments`].
+    /// Lists a device's impairments: [`Response::Impairments`].
     Impairments { device: u16 },
     /// Adds an impairment: [`Response::Impairment`].
     ImpairAdd { device: u16, rule: RuleEntry },
-    /// Lists the peers of a device: [`Response::Peers`], or [`Response::Members`] on the ring fabric.
+    /// Lists a device's peers: [`Response::Peers`], or [`Response::Members`] on the ring fabric.
     Peers { device: u16 },
     /// Adds a peer: [`Response::Done`].
     PeerAdd {
@@ -322,7 +322,7 @@ pub struct DeviceRow {
     pub capture: Option<PathBuf>,
     /// File or ring that receives the trace, or "-" for standard error.
     pub trace: Option<PathBuf>,
-    /// File of the session record.
+    /// File of the session recording.
     #[serde(default)]
     pub record: Option<PathBuf>,
 }

@@ -16,7 +16,7 @@ impl Named {
         Self(to_raw_value(value).ok().map(|value| (name.to_owned(), value)).into_iter().collect())
     }
 
-    /// Returns the text of the value with this name.
+    /// Returns the text of the value called `name`.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|value| value.get())
     }

@@ -86,7 +86,7 @@ impl TryFrom<String> for PeerAddr {
 }
 
 fn is_name(text: &str) -> bool {
-    // Require a letter, so that a malformed IPv4 address is not mistaken for a host name.
+    // Require a letter so that a malformed IPv4 address is not mistaken for a host name.
     text.len() <= MAX_NAME_LEN
         && text.bytes().any(|byte| byte.is_ascii_alphabetic())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))

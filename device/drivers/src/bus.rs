@@ -1,4 +1,4 @@
-//! The interface through which a driver accesses its device.
+//! A driver's interface to its device.
 
 /// A PCI function, and guest memory shared with its driver.
 pub trait Bus {
@@ -23,8 +23,8 @@ pub trait Bus {
         0
     }
 
-    /// Moves the function to power state D0, because a previous owner may have left it in D3. Enables memory space and
-    /// bus mastering. In all of this project's devices, the PMCSR is at 44h.
+    /// Moves the function to power state D0, and enables memory space and bus mastering. A previous owner may have left
+    /// the function in D3. In all of this project's devices, the PMCSR is at 44h.
     fn enable(&mut self) {
         self.configure(0x44, &[0, 0]);
         self.configure(4, &[6, 0]);

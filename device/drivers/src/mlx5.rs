@@ -139,7 +139,7 @@ impl<B: Bus> Driver<B> {
         self.write(COMMAND_DOORBELL, slots);
     }
 
-    /// Returns the byte of a slot that holds the owner bit and the delivery status.
+    /// Returns a slot's byte with the owner bit and the delivery status.
     pub fn owner_byte(&mut self, slot: usize) -> u8 {
         let at = self.interface.layout.slot(slot) + OWNER_BYTE as u64;
         self.bus.peek(at, 1).first().copied().unwrap_or(0xff)

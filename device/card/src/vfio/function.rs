@@ -32,7 +32,7 @@ pub struct MemoryBar {
     pub prefetchable: bool,
 }
 
-/// The BARs of a function. Each BAR occupies two registers, so none begins at [`Bar::Bar5`].
+/// The BARs of a function. Each BAR occupies two registers, and none begins at [`Bar::Bar5`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bars([Option<MemoryBar>; Bar::ALL.len()]);
 

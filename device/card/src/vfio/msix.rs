@@ -36,9 +36,9 @@ pub struct Interrupts {
 pub enum Delivery {
     /// The client was signalled.
     Sent,
-    /// The interrupt is pending, because it is masked, its vector has no eventfd, or bus mastering is disabled.
+    /// The interrupt is pending: it is masked, its vector has no eventfd, or bus mastering is disabled.
     Pending,
-    /// The interrupt was discarded, because MSI-X is disabled or the vector does not exist.
+    /// The interrupt was discarded: MSI-X is disabled or the vector does not exist.
     Nowhere,
 }
 
@@ -56,7 +56,7 @@ impl Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     pub sent: u64,
-    /// Number of interrupts that became pending. These interrupts are not counted again when they are sent.
+    /// Number of interrupts that became pending. They are not counted again when they are sent.
     pub pending: u64,
     pub nowhere: u64,
 }
@@ -74,8 +74,7 @@ struct Vector {
 pub struct Gate {
     pub enabled: bool,
     pub function_masked: bool,
-    /// Whether the function may write to memory. This requires that bus mastering is enabled and that the function is
-    /// not in a low-power state.
+    /// Whether the function may write to memory, which requires bus master enable and full power.
     pub bus_master: bool,
 }
 
@@ -187,8 +186,8 @@ impl Interrupts {
         }
     }
 
-    /// Closes all eventfds and clears the client's masks, because the client has disabled MSI-X. Pending bits stay set,
-    /// because QEMU closes all eventfds and sets them again whenever the driver starts to use another vector.
+    /// Closes all eventfds and clears the client's masks. Called when the client has disabled MSI-X. Pending bits stay
+    /// set: QEMU closes all eventfds and sets them again whenever the driver starts to use another vector.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();

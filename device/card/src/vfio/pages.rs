@@ -1,6 +1,6 @@
-//! BAR pages mapped by the client. Stores to these pages generate no messages, so the device polls the pages.
+//! BAR pages mapped by the client. Stores to them do not generate messages; the device polls the pages instead.
 //!
-//! The guest may change the contents of the pages at any time, so each word is read once and only the copy is used.
+//! Since the guest may change their contents at any time, each word is read once and only the copy is used.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -2,8 +2,7 @@
 //!
 //! Config space is stored as several images: the current bytes, the power-on bytes, the bits that software may write,
 //! and the bits that software clears by writing 1 (RW1C). Methods such as [`ConfigSpace::bus_master`] derive the
-//! effects of a write from the resulting bytes. A function-level reset is an exception, because its bit always reads as
-//! 0.
+//! effects of a write from the resulting bytes. A function-level reset is an exception: its bit always reads as 0.
 //!
 //! # Spec
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2. Registers and

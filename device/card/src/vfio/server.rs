@@ -62,8 +62,8 @@ pub trait Device {
 
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
 
-    /// Returns the client's memory. A range is never accessed after it has been unmapped, because DMA happens only
-    /// inside calls to the device, on the thread that also unmaps.
+    /// Returns the client's memory. A range is never accessed after it has been unmapped: DMA happens only inside calls
+    /// to the device, on the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
     fn interrupts(&mut self) -> &mut Interrupts;

@@ -1,4 +1,4 @@
-//! The admin queues of an E810: commands and events.
+//! The E810's admin queues: commands and events.
 
 use protocol::hca::e810::admin::descriptor::{Flags, LARGE_FROM};
 use protocol::hca::e810::admin::{Descriptor, Opcode, PARAMETERS_LEN};

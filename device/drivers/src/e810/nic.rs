@@ -87,8 +87,8 @@ fn mac_rule(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up the NIC with the MAC address `own`, from any device state. Responses to commands are not checked,
-    /// because guest memory may be unmapped. Only the VSI number is read from a response.
+    /// Brings up the NIC with the MAC address `own`, from any device state. Responses to commands are not checked:
+    /// guest memory may be unmapped. Only the VSI number is read from a response.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();

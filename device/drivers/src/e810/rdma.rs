@@ -23,12 +23,12 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 pub const RDMA_BUFFER: u64 = 0x40_1000;
 /// Bus address of the control queue's ring.
 pub const CQP_RING: u64 = 0x41_0000;
-/// Bus address of the ring of CQ 0.
+/// Bus address of CQ 0's ring.
 pub const CCQ_RING: u64 = 0x44_0000;
 pub const CCQ_ENTRIES: u32 = 2050;
-/// Bus address of the shadow area of CQ 0.
+/// Bus address of CQ 0's shadow area.
 pub const CCQ_SHADOW: u64 = 0x40_3000;
-/// Bus address of the ring of CEQ 0.
+/// Bus address of CEQ 0's ring.
 pub const CEQ_RING: u64 = 0x46_0000;
 pub const CEQ_ENTRIES: u32 = 2048;
 /// Bus address of the AEQ's ring.

@@ -32,7 +32,7 @@ pub fn remote_unit(rkey: u32, va: u64) -> Vec<u8> {
     [&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// Returns a signalled send WQE that consists of these units and has no link to a next WQE.
+/// Returns a signalled send WQE that consists of `units` and has no link to a next WQE.
 pub fn signalled(units: &[u8]) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     wqe[8] = 8;

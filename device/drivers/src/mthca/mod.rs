@@ -45,8 +45,7 @@ impl CommandEvents {
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether to set an unused in_param or out_param to 0. If false, the unused parameter contains the address of the
-    /// inbox or outbox.
+    /// Whether to set an unused in_param or out_param to 0. If false, it contains the address of the inbox or outbox.
     pub exact: bool,
 }
 

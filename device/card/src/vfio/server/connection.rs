@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// Sends the bytes before the next reply that has a descriptor. If that reply is the first unsent one, sends it
-    /// together with its descriptor, because a client expects to read both at once.
+    /// together with its descriptor: a client expects to read both at once.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

@@ -1,8 +1,8 @@
 //! Splits bytes and descriptors from a client into messages.
 //!
-//! A `recvmsg` call that returns descriptors stops after the bytes that were sent with them, so the descriptors belong
-//! to the message that contains the last byte read. Until that message is complete, no bytes beyond it are read. If the
-//! process has reached its descriptor limit, only that message fails.
+//! A `recvmsg` call that returns descriptors stops after the bytes that were sent with them. The descriptors therefore
+//! belong to the message that contains the last byte read. Until that message is complete, no bytes beyond it are read.
+//! If the process has reached its descriptor limit, only that message fails.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;

@@ -23,8 +23,8 @@ use crate::log_line;
 /// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly. A lock
-/// that is held longer is ignored, because any user can lock a shared directory.
+/// How long to wait for directory locks, in total, within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly.
+/// A lock that is held longer is ignored, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period to which [`LOCK_TIMEOUT`] applies. Start-up takes less time, even with many devices.
@@ -115,7 +115,7 @@ impl Listener {
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
         // Two processes that find the same stale file must not both replace it: the second process must find the
-        // first's socket. The lock is on the directory, so it leaves no file behind.
+        // first's socket. The lock is on the directory, and does not leave a file behind.
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -253,8 +253,8 @@ impl Waited {
     }
 }
 
-/// Creates a listening socket with the given access. A user without this access can never connect, because the file
-/// gets its group and mode before the socket listens.
+/// Creates a listening socket with the given access. A user without this access can never connect: the file gets its
+/// group and mode before the socket listens.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;
@@ -270,9 +270,9 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Binds the socket with this file mode by setting the umask, because a sandboxed process cannot change modes. The
-/// umask applies to all threads. Private files that other threads create in the meantime stay private, because a umask
-/// can only remove permissions.
+/// Binds the socket with file mode `mode`. A sandboxed process cannot change modes, so this sets the umask instead,
+/// which applies to all threads. As a umask can only remove permissions, private files that other threads create in the
+/// meantime stay private.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
     let _ours = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -283,7 +283,7 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
 }
 
 fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
-    // Use a descriptor, so that the changed file is the one that was checked, even if other users can write to the
+    // Use a descriptor so that the changed file is the one that was checked, even if other users can write to the
     // directory.
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_directory_does_not_delay_every_socket() {
+    fn locked_directory_delays_only_first_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let holder = File::open(folder.path()).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();

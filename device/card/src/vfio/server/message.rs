@@ -62,7 +62,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns the command with this number, or `None` if it is not supported. The server supports neither
+    /// Returns the command with number `raw`, or `None` if it is not supported. The server supports neither
     /// DEVICE_GET_REGION_IO_FDS nor DIRTY_PAGES, which is for migration. DMA_READ and DMA_WRITE are sent only by
     /// servers.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
@@ -199,7 +199,7 @@ impl Region {
         }
     }
 
-    /// Returns the region with this index in `linux/vfio.h`.
+    /// Returns the region with index `index` in `linux/vfio.h`.
     pub const fn from_index(index: u32) -> Option<Self> {
         Some(match index {
             VFIO_PCI_BAR0_REGION_INDEX => Self::Bar(Bar::Bar0),

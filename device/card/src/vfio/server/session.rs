@@ -82,7 +82,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Option<Arc<OwnedFd>>, ProtocolError> {
         if header.flags & FLAG_TYPE != 0 {
-            // This server sends no commands, so it expects no replies.
+            // This server does not send commands, and therefore does not expect replies.
             return Err(ProtocolError::NotACommand { flags: header.flags });
         }
         let command = Command::from_raw(header.command);
@@ -262,10 +262,10 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
 }
 
 /// Describes a region, and returns its file if the client may map it. If any region can be mapped, QEMU does not post
-/// writes, because stores to the mapping are not ordered with posted writes.
+/// writes: stores to the mapping are not ordered with posted writes.
 ///
-/// If only part of the region can be mapped, a capability describes that part. If the client's buffer is too small
-/// for the capability, the reply states the required length and permits no mapping. The client must then repeat the
+/// If only part of the region can be mapped, a capability describes that part. If the client's buffer is too small for
+/// the capability, the reply contains the required length and does not permit mapping. The client must then repeat the
 /// request with a larger buffer.
 fn get_region_info(
     request: &RegionInfo,
@@ -401,8 +401,8 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header, and removes the payload on error. If the message requests no reply, removes the reply
-    /// and returns false.
+    /// Fills in the header, and removes the payload on error. If the message does not request a reply, removes the
+    /// reply and returns false.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);
