@@ -68,7 +68,7 @@ impl Identity {
         self.link_local().octets()
     }
 
-    /// Returns the MAC from which a link-local address is derived, if any.
+    /// Returns the MAC that a link-local address is derived from, if any.
     pub fn mac_of_link_local(ip: Ipv6Addr) -> Option<MacAddr> {
         match ip.octets() {
             [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {

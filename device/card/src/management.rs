@@ -527,8 +527,8 @@ impl Management {
         }
     }
 
-    /// Starts discovery if the port is active and was opened by software. Interfaces on which software does not open
-    /// the port need no subnet.
+    /// Starts discovery if the port is active and was opened by software. Interfaces whose port is not opened by
+    /// software do not need a subnet.
     fn begin(&mut self, view: &View) {
         if self.is_active() && self.port.is_opened_by_software() {
             self.subnet.begin();

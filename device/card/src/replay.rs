@@ -84,7 +84,7 @@ pub fn play<F: Frontend>(
     hca.set_record_sink(&RecordSink::playing(source.clone()));
     let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
-    // Counters and outputs from before the step at which `observe` stopped the replay.
+    // Counters and outputs from before the step where `observe` stopped the replay.
     let mut before_stop = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {

@@ -11,7 +11,7 @@ use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
-/// The queue pair does not exist or is in RESET, and has no state to explain.
+/// The queue pair does not exist or is in RESET, which leaves nothing to explain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownQpError {
     qpn: u32,

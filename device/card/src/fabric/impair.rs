@@ -55,13 +55,13 @@ pub struct TooManyRulesError;
 /// An active rule and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentRow {
-    /// Rule ID. IDs count from 1, in the order in which rules are added.
+    /// Rule ID. IDs count from 1, in order of addition.
     pub id: u32,
     /// The rule as it was added.
     pub rule: RuleEntry,
     /// Number of frames that matched the rule's selectors.
     pub matched: u64,
-    /// Number of frames to which the rule was applied.
+    /// Number of frames that the rule was applied to.
     pub hits: u64,
 }
 
@@ -132,7 +132,7 @@ impl Impairments {
         id.is_none() || self.rules.len() < before
     }
 
-    /// Returns the rules, in the order in which they were added.
+    /// Returns the rules in order of addition.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter().map(|active| &active.rule)
     }

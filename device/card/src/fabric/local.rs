@@ -36,7 +36,7 @@ const MAX_SPARES: usize = 4;
 #[derive(Debug, Default)]
 pub struct Networks(HashMap<String, Arc<Network>>);
 
-/// A network on which HCAs exchange frames.
+/// A network that connects HCAs.
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,

@@ -24,8 +24,7 @@ pub(super) fn is_small(len: usize, segment: usize) -> bool {
     segment.checked_sub(len).is_some_and(|padding| padding <= MAX_PADDING.min(segment / MIN_LEN_RATIO))
 }
 
-/// Returns whether a frame may be padded: it must be a RoCE frame, whose end the receiver can find, and have no padding
-/// yet.
+/// Returns whether a frame may be padded. It must be a RoCE frame, whose end the receiver can find, without padding.
 pub fn can_pad(frame: &[u8]) -> bool {
     packet_end(frame) == Some(frame.len())
 }

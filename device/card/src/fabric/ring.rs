@@ -99,7 +99,7 @@ pub struct RingFabric {
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
-    /// MAC at which the last partial scan ended.
+    /// MAC where the last partial scan ended.
     scanned_to: Option<MacAddr>,
     /// Time zero of the clock used for address ageing.
     started: Instant,

@@ -78,9 +78,9 @@ pub struct ResolvedPeer {
 /// A peer and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRow {
-    /// Address and UDP port on which the peer receives.
+    /// Address and UDP port where the peer receives.
     pub addr: SocketAddr,
-    /// DNS name through which the peer was found, if any.
+    /// DNS name that resolved to the peer, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Whether the peer sends only to this HCA.
@@ -111,7 +111,7 @@ pub struct Switch {
     absent: usize,
     leaves: usize,
     last: Option<Last>,
-    /// Source MAC of the last frame from the HCA's NIC, and the time at which this MAC was looked up.
+    /// Source MAC of the last frame from the HCA's NIC, and the time of its look-up.
     last_own: Option<(MacAddr, Instant)>,
 }
 
@@ -130,7 +130,7 @@ struct Last {
     from: SocketAddr,
     src: MacAddr,
     peer: usize,
-    /// Time at which the MAC was looked up.
+    /// Time of the MAC look-up.
     at: Instant,
 }
 
@@ -341,7 +341,7 @@ impl Switch {
         self.macs.len()
     }
 
-    /// Returns the address on which a peer receives.
+    /// Returns the address where a peer receives.
     pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }

@@ -149,8 +149,8 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     let flags = libc::c_short::try_from(libc::IFF_TAP | libc::IFF_NO_PI).unwrap_or_default();
     let request =
         libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
-    // SAFETY: TUNSETIFF reads and writes at most one `ifreq`, and the kernel keeps no pointer to it. The
-    // kernel rejects a descriptor that is not a tun device.
+    // SAFETY: TUNSETIFF reads and writes at most one `ifreq`, and the kernel does not keep a pointer to it. The kernel
+    // rejects a descriptor that is not a tun device.
     unsafe {
         let setter = Setter::<TUNSETIFF, libc::ifreq>::new(request);
         ioctl(tap, setter)?;

@@ -154,7 +154,7 @@ impl UdpFabric {
         self.state.try_send((&self.socket).into(), &transmit)
     }
 
-    /// Sends a run with padding. Calls `sendmsg` directly: `quinn_udp` can only send contiguous frames.
+    /// Sends a run with padding. This bypasses `quinn_udp`, which can only send contiguous frames.
     fn send_padded(&self, destination: SocketAddr, batch: &TxBatch, run: &Run) -> io::Result<()> {
         let slices = batch.padded(run, &[0; MAX_PADDING]);
         let segment = u16::try_from(run.segment).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -233,8 +233,8 @@ impl UdpFabric {
 
     fn handle_message(&mut self, now: engine::Instant, peer: usize, message: Message) {
         match message {
-            // The receiver keeps no state: it removes the padding of every received frame. If the acceptance is lost,
-            // the peer sends another request.
+            // The receiver does not track acceptance, but removes the padding of every received frame. If the
+            // acceptance is lost, the peer sends another request.
             Message::Request(number) => {
                 let _ = self.send_message(peer, Message::Accept(number));
             }

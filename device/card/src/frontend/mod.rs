@@ -199,10 +199,9 @@ pub struct RegisterAccess<'a> {
 
 /// A device interface.
 ///
-/// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
-/// any input, it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one
-/// iteration of the event loop, it polls the engine and `poll_frame` alternately for frames, and then calls `end_turn`
-/// once.
+/// An HCA calls `bar_read` and `bar_write` in the order of the client's accesses, one at a time. After any input, it
+/// drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one iteration of the
+/// event loop, it polls the engine and `poll_frame` alternately for frames, and then calls `end_turn` once.
 pub trait Frontend: Sized + 'static {
     /// The engine's view of the device: its work queues and memory.
     type Host<'a>: engine::Host
@@ -320,7 +319,7 @@ pub trait Frontend: Sized + 'static {
     /// resets it.
     fn fail(&mut self, cx: &mut Context<'_>);
 
-    /// Returns the counters of this interface since the device was created.
+    /// Returns the interface's counters since the device was created.
     fn counters(&self) -> Self::Counters;
 
     /// Resets the device to its power-on state, after a function-level reset or when the client disconnects. No DMA

@@ -18,7 +18,7 @@ impl LoopedFrames {
         self.frames.push((start..self.bytes.len(), offload));
     }
 
-    /// Returns the frames in the order in which they were sent, with their offloads.
+    /// Returns the frames in the order they were sent, with their offloads.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], Offload)> {
         self.frames.iter().map(|(range, offload)| (&self.bytes[range.clone()], *offload))
     }

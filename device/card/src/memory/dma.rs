@@ -49,7 +49,7 @@ pub struct DmaError {
 /// Why a range was not mapped.
 #[derive(Debug, Error)]
 pub enum MapError {
-    /// The range is empty, exceeds the address space, does not consist of whole pages, or grants no access.
+    /// The range is empty, exceeds the address space, does not consist of whole pages, or does not permit any access.
     #[error("invalid DMA range {what}: {value:#x}")]
     Invalid { what: &'static str, value: u64 },
     #[error("the DMA range at {iova} overlaps a range that is already mapped")]
@@ -94,8 +94,8 @@ pub struct Permissions {
     pub write: bool,
 }
 
-/// Guest memory as the device accesses it. All accesses are bounds-checked. The guest may change the bytes at any time:
-/// data is copied out once, and only the copy is used.
+/// Guest memory as the device accesses it. All accesses are bounds-checked. As the guest may change the bytes at any
+/// time, data is copied out once and only the copy is used.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     map: DmaMap,
@@ -124,7 +124,7 @@ impl GuestMemory {
     }
 
     /// Maps `len` bytes at `iova`. `backing` is a file and the file offset of the range. Without a file, the range is
-    /// inaccessible. The descriptor is closed: the mapping does not need it.
+    /// inaccessible. Closes the descriptor, which the mapping does not need.
     ///
     /// # Errors
     /// [`MapError`]. On error, nothing has changed.

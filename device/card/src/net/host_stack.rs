@@ -142,7 +142,7 @@ impl HostStack {
     fn on_ipv6(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         let (ip, payload) = Ipv6::parse(cx.ether.payload)?;
         let group = ip.dst.is_multicast();
-        // The destination IP of a multicast frame needs no check: the frame was sent to a group that this port has
+        // The destination IP of a multicast frame needs no check, as the frame was sent to a group that this port has
         // joined.
         if group != cx.ether.dst.is_multicast() || !group && !cx.own.owns(ip.dst.into()) {
             return Err(DropReason::OtherIp);

@@ -39,7 +39,7 @@ pub enum ReadError {
     /// A chunk contains an invalid entry.
     #[error("the recording is damaged in the chunk that ends at byte {at}: {malformed}")]
     CodecError {
-        /// Offset at which the chunk ends.
+        /// Offset of the chunk's end.
         at: u64,
         malformed: CodecError,
     },
@@ -56,7 +56,7 @@ pub struct Reader {
     cache: DedupCache,
     /// Number of bytes consumed from the current chunk.
     at: usize,
-    /// File offset at which the current chunk ends.
+    /// File offset of the current chunk's end.
     read: u64,
     /// Whether the file ends inside a chunk.
     cut_off: bool,

@@ -124,7 +124,7 @@ pub struct Store {
 
 enum Target {
     Out(BufWriter<Out>),
-    /// Rotating files. The waiting files are in the order in which they will be used.
+    /// Rotating files. The waiting files are in order of use.
     Files {
         current: BufWriter<File>,
         waiting: VecDeque<File>,

@@ -64,7 +64,7 @@ impl Bars {
     }
 }
 
-/// Part of a BAR that a client may map. It begins and ends on page boundaries, and contains no MSI-X structure.
+/// Part of a BAR that a client may map. It begins and ends on page boundaries, and does not contain MSI-X structures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarRange {
     pub bar: Bar,

@@ -218,8 +218,8 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Commits the object counts that `irdma` committed in a recorded session. Returns the index of the segment in
-    /// which the PBLEs start.
+    /// Commits the object counts that `irdma` committed in a recorded session. Returns the index of the segment where
+    /// the PBLEs start.
     ///
     /// # Panics
     /// Panics if the operation fails, or if the PBLEs do not start at a segment boundary.

@@ -49,7 +49,7 @@ pub struct ControlRow {
     /// Error codes of the last failed operation, with the major code in the upper half; 0 if no operation has
     /// failed.
     pub error: u32,
-    /// Number of page table entries (PBLEs) for which context memory has room.
+    /// Number of page table entries (PBLEs) that context memory has room for.
     pub pbles: u32,
     /// Number of ARP table entries.
     pub neighbours: usize,

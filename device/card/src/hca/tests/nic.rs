@@ -197,7 +197,7 @@ fn loopback_disconnects_port_from_wire() {
     hca.frontend.to_send.extend(sent.clone());
     hca.handle_frame(&plain(mac(2), mac(1), 60));
     assert!(turns(&mut hca).concat().is_empty());
-    // Frames are looped back in the turn after the one in which they are sent.
+    // Frames are looped back one turn after they are sent.
     assert!(!hca.drain().other);
     assert!(hca.frontend.received == sent);
     assert_eq!(hca.port_stats().dropped(DropReason::Loopback), 1);

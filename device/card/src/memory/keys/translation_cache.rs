@@ -100,8 +100,8 @@ impl TlbEntry {
     }
 }
 
-/// A position in a list of keys from which a search can continue. It is used only for lists in which each entry has its
-/// own length. In a strided list, it is a position in the pattern, regardless of the repetition.
+/// A position in a list of keys where a search can continue. Used only for lists whose entries have their own lengths.
+/// In a strided list, it is a position in the pattern, regardless of the repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
     /// Key that the list belongs to.

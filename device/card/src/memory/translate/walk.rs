@@ -173,8 +173,8 @@ impl<'a, P: PageTable> Walk<'a, P> {
         Ok(Located { bus, before, room: mask + 1 - before, from_table: true, denied })
     }
 
-    /// Finds the entry that contains byte `linear` of a list in which each entry has its own length. The search
-    /// continues from the latest known position before that byte.
+    /// Finds the entry that contains byte `linear` of a list whose entries have their own lengths. The search continues
+    /// from the latest known position before that byte.
     fn search(
         &mut self,
         level: usize,

@@ -102,7 +102,7 @@ impl HostStack {
         let reply = Advertisement {
             target: solicitation.target,
             // RFC 4861, section 7.2.4: a unicast solicitation without a source link-layer address is answered without a
-            // target link-layer address: the sender already has the port's MAC.
+            // target link-layer address. Its sender already has the port's MAC.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };

@@ -39,8 +39,8 @@ enum Entry {
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     dynamic_count: usize,
-    /// Pair for which [`Neighbours::conflicts_with_static`] last returned false. Cached to speed up checks of
-    /// successive frames from one peer. Only a new static entry can change the result.
+    /// Last pair that [`Neighbours::conflicts_with_static`] returned false for. Cached to speed up checks of successive
+    /// frames from one peer. Only a new static entry can change the result.
     admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
 

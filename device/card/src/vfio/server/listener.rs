@@ -27,7 +27,7 @@ const BACKLOG: i32 = 128;
 /// A lock that is held longer is ignored, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Period to which [`LOCK_TIMEOUT`] applies. Start-up takes less time, even with many devices.
+/// Period that [`LOCK_TIMEOUT`] applies to. Start-up takes less time, even with many devices.
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to lock a directory.
@@ -63,7 +63,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Grants access only to the user of this process.
+    /// Grants access only to this process's user.
     pub const PRIVATE: Self = Self { mode: Mode::RUSR.union(Mode::WUSR), group: None };
 }
 
@@ -91,8 +91,8 @@ pub enum Source {
 }
 
 impl Listener {
-    /// Listens on `path` and grants access only to the user of this process. Replaces a socket file left behind by a
-    /// process that has exited.
+    /// Listens on `path` and grants access only to this process's user. Replaces a socket file left behind by a process
+    /// that has exited.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -270,8 +270,8 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     Ok(UnixListener::from(socket))
 }
 
-/// Binds the socket with file mode `mode`. A sandboxed process cannot change modes, so this sets the umask instead,
-/// which applies to all threads. As a umask can only remove permissions, private files that other threads create in the
+/// Binds the socket with file mode `mode` by setting the umask, since a sandboxed process cannot change modes. The
+/// umask applies to all threads, but it can only remove permissions: private files that other threads create in the
 /// meantime stay private.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());

@@ -521,7 +521,7 @@ fn each_range_gets_its_own_descriptor() {
     let files = [memfd(0x2000), memfd(0x2000)];
     rustix::io::pwrite(&files[0], b"first", 0x1000).unwrap();
     rustix::io::pwrite(&files[1], b"other", 0).unwrap();
-    // All messages are in the socket before the server reads. The first and last messages carry no descriptors.
+    // All messages are in the socket before the server reads. The first and last messages do not carry descriptors.
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[])));
     bench.send_fds(&message(2, 2, 0, &dma_map(3, 0x1000, 0x10_0000, 0x1000)), &[files[0].as_fd()]);
     bench.send_fds(&message(3, 2, 0, &dma_map(1, 0, 0x20_0000, 0x2000)), &[files[1].as_fd()]);
