@@ -1,8 +1,8 @@
 //! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only those needed to
 //! serve devices.
 //!
-//! Capabilities are per thread, and a thread inherits those of its creator. A thread created before the sandbox is
-//! complete must therefore drop its own capabilities. Threads created later inherit the reduced set.
+//! Capabilities are per thread and inherited from the creator. A thread created before the sandbox is complete must
+//! therefore drop its own; threads created later inherit the reduced set.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -16,7 +16,7 @@ use rustix::thread::{
 
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`spawn_without`] drop capabilities. Call this function before creating other threads.
+/// Makes [`spawn_without`] drop capabilities. Call this before creating other threads.
 pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
@@ -67,7 +67,7 @@ pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     Ok(kept)
 }
 
-/// Calls `ask` with this thread's effective capabilities dropped, and restores them afterwards.
+/// Drops this thread's effective capabilities while `ask` runs.
 pub fn without<T>(ask: impl FnOnce() -> T) -> T {
     let had = capabilities(None);
     if let Ok(had) = had {

@@ -68,7 +68,7 @@ impl fmt::Display for About {
 }
 
 /// A capture of one HCA's frames. Each frame is stored with a nanosecond timestamp, its direction and an optional
-/// comment. If the local QP is known, the comment names it.
+/// comment. The comment gives the local QP if it is known.
 ///
 /// A write error is logged once and ends the capture, but does not affect the device. A single-file capture also ends
 /// when it reaches its size limit.

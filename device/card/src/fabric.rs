@@ -1,6 +1,4 @@
-//! Fabrics carry Ethernet frames between HCAs and NICs.
-//!
-//! A fabric handles frames and MAC addresses, never QPs.
+//! Fabrics carry Ethernet frames between HCAs and NICs. They handle MAC addresses, never QPs.
 
 mod batch;
 pub mod impair;
@@ -27,7 +25,7 @@ use self::ring::MemberRow;
 use self::switch::Switch;
 
 /// Longest frame that a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
-/// 4096-byte payload needs less than half of this length.
+/// 4096-byte payload needs less than half of this.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 
 /// Longest frame with segmentation offload, carried only by fabrics without ICRCs. Even with a VLAN tag, IPv6 and all
@@ -83,8 +81,8 @@ pub trait Fabric {
         false
     }
 
-    /// Returns whether every packet needs a frame of its own, with an ICRC. Shared memory needs neither: it does not
-    /// corrupt frames, and computing an ICRC costs more than moving the frame.
+    /// Returns whether every packet needs a frame of its own, with an ICRC. Shared-memory fabrics need neither: they do
+    /// not corrupt frames, and computing an ICRC costs more than moving the frame.
     fn needs_icrc(&self) -> bool {
         true
     }
@@ -111,15 +109,16 @@ pub trait Fabric {
 
     fn stats(&mut self) -> FabricStats;
 
-    /// Makes the fabric also deliver frames for MACs that belong to no device. NICs filter these frames themselves.
+    /// Makes the fabric also deliver frames for MACs that do not belong to a device. NICs filter these frames
+    /// themselves.
     fn set_promiscuous(&mut self) {}
 
-    /// Returns the switch that holds the peers, or `None` if the fabric is not `udp`.
+    /// Returns the switch with the peers of a `udp` fabric, or `None` for any other fabric.
     fn switch(&mut self) -> Option<&mut Switch> {
         None
     }
 
-    /// Returns the members of the network, or `None` if the fabric is not `ring`.
+    /// Returns the members of a `ring` network, or `None` for any other fabric.
     fn members(&self) -> Option<Vec<MemberRow>> {
         None
     }

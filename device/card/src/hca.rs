@@ -1,11 +1,11 @@
 //! One device, without sockets or threads: the front-end, the engine, guest memory, interrupts and the port.
 //!
-//! The owner of a device reports inputs (accesses, frames, deadlines). At the end of a turn, it calls [`Hca::drain`] to
-//! obtain the frames to send. All work happens inside these calls, on one thread. The effects of an access are
-//! therefore complete when its call returns, and guest memory is not accessed between an unmap and the next call.
+//! The owner passes in inputs (accesses, frames, deadlines) and, at the end of a turn, calls [`Hca::drain`] to obtain
+//! the frames to send. All work happens inside these calls, on one thread. The effects of an access are therefore
+//! complete when its call returns, and guest memory is not accessed between an unmap and the next call.
 
-/// The parts of an [`Hca`] that a front-end borrows. A method would borrow the whole [`Hca`], but the front-end itself
-/// is borrowed at the same time.
+/// The parts of an [`Hca`] that a front-end borrows. This is a macro, since a method would borrow the whole [`Hca`],
+/// including the front-end itself.
 macro_rules! context {
     ($hca:ident) => {
         Context {
@@ -379,7 +379,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns the addresses derived from a MAC, unless the address table contains this MAC.
+    /// Returns the addresses derived from a MAC, unless the address table contains it.
     fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
         Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }

@@ -4,8 +4,7 @@
 //! front-end, which implements [`frontend::Frontend`]. The crate depends on `protocol` and `engine`, but not on any
 //! front-end. `ARCHITECTURE.md` in the parent folder describes the crate's modules.
 //!
-//! The feature `testing` adds simulated guests and similar helpers for the unit tests of this crate and of other
-//! crates.
+//! The feature `testing` adds simulated guests and similar helpers for the unit tests of this and other crates.
 
 pub mod capabilities;
 pub mod capture;

@@ -6,8 +6,8 @@
 //! rules below so that an HCA can derive many attributes of other HCAs instead of querying them:
 //!
 //! - **Addresses.** The LID of an HCA is its `id` in the configuration. Its node GUID and its port GUID are both the
-//!   modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID, through the
-//!   table of configured peers or else through the LID rule of [`Identity`]. Path queries are answered from these
+//!   modified EUI-64 of the port's MAC. A GID therefore determines the MAC, which in turn determines the LID, through
+//!   the table of configured peers or else through the LID rule of [`Identity`]. Path queries are answered from these
 //!   rules, whether or not the node exists. Soft-RoCE nodes, whose default GID follows the same rule, are reachable as
 //!   well.
 //! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is attached to
@@ -33,8 +33,8 @@
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
 //!   software has not opened, does not answer any request.
 //!
-//! This module does no I/O and reads no clock. A MAD from the guest arrives through MAD_IFC, or as a frame to one of
-//! the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
+//! This module does no I/O and does not read the clock. A MAD from the guest arrives through MAD_IFC, or as a frame to
+//! one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16; mthca interface, sections 8 and 9.
@@ -215,8 +215,8 @@ impl Handler {
     }
 }
 
-/// Time after the port is opened during which only the agents answer. Software posts receive buffers before it is ready
-/// to answer, and Linux logs a warning for requests that it cannot answer yet.
+/// How long only the agents answer after the port is opened. Software posts receive buffers before it is ready to
+/// answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// InfiniBand management for one HCA.

@@ -51,7 +51,7 @@ impl TxFrame {
 
 impl TxBatch {
     /// Creates a batch for a NIC, whose driver chooses the source addresses of all frames, including RDMA frames.
-    /// Fabrics check that none of them belongs to another member.
+    /// Fabrics check that none of these addresses belongs to another member.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
@@ -331,7 +331,7 @@ pub(super) struct RxFrame {
 }
 
 impl RxFrame {
-    /// Describes a frame received from a wire, which always contains its ICRC.
+    /// Describes a frame received from a wire. Such a frame contains its ICRC.
     pub(super) fn whole(range: Range<usize>) -> Self {
         Self { range, offload: Offload::None }
     }

@@ -1,8 +1,8 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! They are applied between an HCA and its fabric. This module does no I/O and reads no clock. The caller passes in
-//! frames and the time, and gets frames back either immediately or at [`Impairments::next_deadline`]. All randomness
-//! comes from the rules' seeds, so the same input always produces the same output.
+//! They are applied between an HCA and its fabric. This module does no I/O and does not read the clock: the caller
+//! passes in frames and the time, and gets frames back either immediately or at [`Impairments::next_deadline`]. All
+//! randomness comes from the rules' seeds, so the same input always produces the same output.
 
 mod alter;
 mod held;
@@ -55,7 +55,7 @@ pub struct TooManyRulesError;
 /// An active rule and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImpairmentRow {
-    /// Rule ID. IDs count from 1, in order of addition.
+    /// Rule ID. IDs count from 1, in the order the rules were added.
     pub id: u32,
     /// The rule as it was added.
     pub rule: RuleEntry,
@@ -82,7 +82,7 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Limits the rule's log lines. Separate for each rule so that one rule cannot suppress another's lines.
+    /// Log limit of the rule, separate so that one rule cannot suppress another's lines.
     site: Site,
 }
 
@@ -92,7 +92,7 @@ struct Effects {
     note: String,
     dropped: bool,
     delay: Duration,
-    /// Number of frames that must overtake this frame, and the maximum time to wait for them.
+    /// Number of frames that must overtake this one, and the maximum time to wait for them.
     overtakers: Option<(u32, Duration)>,
     copies: SmallVec<[Duration; 2]>,
 }
@@ -132,7 +132,7 @@ impl Impairments {
         id.is_none() || self.rules.len() < before
     }
 
-    /// Returns the rules in order of addition.
+    /// Returns the rules in the order they were added.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.iter().map(|active| &active.rule)
     }

@@ -1,9 +1,8 @@
 //! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
-//! A unicast frame goes to the member that owns the destination MAC. A multicast frame goes to all other
-//! members. A frame for an unknown MAC goes to all members that are NICs, because NICs filter frames themselves
-//! and a bridge may be behind a NIC. A member owns its configured MAC and IP addresses. Other MACs are learned
-//! from frames that NICs send.
+//! A unicast frame goes to the member that owns the destination MAC, and a multicast frame to all other members. A
+//! frame for an unknown MAC goes to all NICs, which filter frames themselves and may have a bridge behind them. A
+//! member owns its configured MAC and IP addresses. Other MACs are learned from frames that NICs send.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -155,7 +154,7 @@ impl Member {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues copies of the first `count` frames of a batch. Returns the number of frames that fit.
+    /// Queues copies of the first `count` frames of a batch. Returns how many fit.
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();

@@ -24,7 +24,7 @@ pub(super) fn is_small(len: usize, segment: usize) -> bool {
     segment.checked_sub(len).is_some_and(|padding| padding <= MAX_PADDING.min(segment / MIN_LEN_RATIO))
 }
 
-/// Returns whether a frame may be padded. It must be a RoCE frame, whose end the receiver can find, without padding.
+/// Returns whether a frame may be padded. Only RoCE frames without padding qualify: the receiver can find their end.
 pub fn can_pad(frame: &[u8]) -> bool {
     packet_end(frame) == Some(frame.len())
 }
@@ -34,7 +34,7 @@ pub fn trim(frame: &[u8]) -> &[u8] {
     packet_end(frame).and_then(|end| frame.get(..end)).unwrap_or(frame)
 }
 
-/// Returns the offset of the end of the IP packet in a RoCE frame with at most one VLAN tag.
+/// Returns the offset where the IP packet of a RoCE frame ends. The frame may have one VLAN tag.
 fn packet_end(frame: &[u8]) -> Option<usize> {
     let ether = EtherFrame::parse_tagged(frame).ok()?.0;
     if !ether.is_roce() {

@@ -1,8 +1,8 @@
 //! The `ring` fabric: HCAs in different processes on one host exchange frames through shared memory.
 //!
-//! A network is a directory in which each HCA listens on a socket named after its MAC. The MACs are therefore unique.
-//! Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between two
-//! members stays open. Either member can send a byte to wake the other, or close the connection to end the link.
+//! A network is a directory where each HCA listens on a socket named after its MAC, which makes MACs unique. Each HCA
+//! connects to the other sockets that it finds in the directory (see `discovery`). The connection between two members
+//! stays open: either can send a byte to wake the other, or close the connection to end the link.
 //!
 //! An eventfd would wake a member a little faster, but the two members would share its file status flags. A peer could
 //! then fill the eventfd, make it blocking, and stall the other member's writes. A non-blocking send on a member's own
@@ -58,7 +58,7 @@ const MAX_FRAMES: usize = 512;
 /// Maximum number of MACs listed per member.
 const MACS_SHOWN: usize = 16;
 
-/// In a network of two members, how long a ring may stay full before frames are dropped. With more members, frames to a
+/// How long a ring may stay full before frames are dropped, in a network of two members. With more members, frames to a
 /// full ring are dropped immediately so that a slow member does not delay the others.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -234,7 +234,7 @@ impl RingFabric {
         Err(foreign)
     }
 
-    /// Puts the first `count` frames of the batch into a ring. Returns the number of frames that fit.
+    /// Puts the first `count` frames of the batch into a ring. Returns how many fit.
     fn put(&mut self, slot: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(slot) else { return 0 };
         let frames = batch.frames().take(count);
@@ -325,7 +325,7 @@ impl RingFabric {
                     Sent::Blocked => return Sent::Blocked,
                 },
                 Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
-                // A reply must reach only the requester, and is dropped instead of flooded.
+                // Drop a reply instead of flooding it, since it must reach only the requester.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }

@@ -346,8 +346,7 @@ impl Switch {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
 
-    /// Returns the state of the agreement on padded frames with a peer, or `None` for a leaf, which is usually not an
-    /// HCA.
+    /// Returns the padding agreement with a peer, or `None` for a leaf, which is usually not an HCA.
     pub(super) fn agreement(&mut self, peer: usize) -> Option<&mut Agreement> {
         self.peers.get_mut(peer).filter(|peer| !peer.config.leaf).map(|peer| &mut peer.agreement)
     }

@@ -233,8 +233,8 @@ impl UdpFabric {
 
     fn handle_message(&mut self, now: engine::Instant, peer: usize, message: Message) {
         match message {
-            // The receiver does not track acceptance, but removes the padding of every received frame. If the
-            // acceptance is lost, the peer sends another request.
+            // No state is kept: padding is removed from every received frame. If the acceptance is lost, the peer sends
+            // another request.
             Message::Request(number) => {
                 let _ = self.send_message(peer, Message::Accept(number));
             }
@@ -310,7 +310,7 @@ impl Fabric for UdpFabric {
                         Transmitted::RunRefused => continue,
                     }
                 }
-                // A reply must reach only the requester, and is dropped instead of flooded.
+                // Drop a reply instead of flooding it, since it must reach only the requester.
                 Route::Flood if first.origin == Origin::Answer => {
                     self.stats.tx_no_peer += 1;
                     1

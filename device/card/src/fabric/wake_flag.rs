@@ -1,4 +1,4 @@
-//! A handshake between a sleeping thread and a thread that wakes it. The handshake never loses a wake-up.
+//! A handshake between a sleeping thread and its wakers that never loses a wake-up.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 

@@ -1,8 +1,8 @@
 //! The boundary between device interfaces and the rest of the HCA.
 //!
 //! A front-end implements the registers, mailboxes, contexts, descriptors and event formats of its device, and
-//! translates them to verbs for the engine. It owns no socket, thread or clock. For each input, a [`Context`] supplies
-//! the time and all other resources.
+//! translates them to verbs for the engine. It does not own sockets, threads or clocks. For each input, a [`Context`]
+//! supplies the time and all other resources.
 
 pub mod arm_sequence;
 pub mod count;
@@ -269,7 +269,7 @@ pub trait Frontend: Sized + 'static {
         let _ = words;
     }
 
-    /// Handles a read of 1 to 8 bytes within one BAR. Bytes that belong to no register read as 0.
+    /// Handles a read of 1 to 8 bytes within one BAR. Bytes outside registers read as 0.
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]);
 
     /// Handles a write of 1 to 8 bytes within one BAR.
@@ -298,7 +298,7 @@ pub trait Frontend: Sized + 'static {
     }
 
     /// Explains the state of a NIC queue in lines of text. NIC queues share a number space with QPs. Returns `None` if
-    /// no NIC queue has this number.
+    /// `number` is not a NIC queue.
     fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
         let _ = number;
         None

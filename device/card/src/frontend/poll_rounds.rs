@@ -20,8 +20,8 @@ pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`. This set ensures that `active` contains each slot at most once. Otherwise, `active` could
-    /// grow during a long round if software repeatedly rang another doorbell whose rounds are short.
+    /// The slots in `active`, which must contain each slot at most once. Otherwise, it could grow during a long round
+    /// if software repeatedly rang another doorbell whose rounds are short.
     queued: BTreeSet<S>,
 }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn single_queue_needs_no_polling_round() {
+    fn single_queue_does_not_start_polling_round() {
         let mut queues = queues([5]);
         queues.begin(SLOT, Some(5));
         assert!(!queues.is_active() && rest(&mut queues).is_empty());

@@ -1,4 +1,4 @@
-//! Reasons for ignoring a store that are common to all interfaces. They follow from PCI rules and the register layout.
+//! Reasons for ignoring a store, common to all interfaces. They follow from PCI rules and the register layout.
 
 use crate::telemetry::reason::IgnoreReason;
 

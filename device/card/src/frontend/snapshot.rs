@@ -220,7 +220,7 @@ pub struct EqRow {
     pub producer: u32,
     /// Whether the next event raises an interrupt.
     pub armed: bool,
-    /// MSI-X vector; `None` if the EQ uses no vector.
+    /// MSI-X vector; `None` if the EQ does not use one.
     pub vector: Option<u16>,
     /// Mask of asynchronous events. Bit t stands for event type t in the interface's numbering.
     pub mask: u64,

@@ -59,7 +59,7 @@ impl<F> Table<F> {
     }
 }
 
-/// Start of a page, and the state outside the front-end that its rows show.
+/// Start of a page, and the state outside the front-end that rows show.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
     /// The engine, which holds the dynamic state of QPs.

@@ -35,7 +35,7 @@ fn interval(idle: Duration) -> Duration {
     (idle / 8).clamp(SHORTEST, (idle / 100).clamp(SHORT, LONGEST))
 }
 
-/// The doorbell pages, and the times at which to poll them.
+/// The doorbell pages, and when to poll them.
 #[derive(Debug)]
 pub(super) struct Doorbells {
     /// Part of the BAR that the client may map.

@@ -1,4 +1,4 @@
-//! The subnet administration (SA), which answers queries from the HCA's own guest.
+//! The subnet administration (SA): answers queries from the HCA's own guest.
 //!
 //! # Spec
 //! IBTA volume 1, chapter 15; mthca interface, section 9.

@@ -1,5 +1,5 @@
-//! Tests of the management module. Requests have the same bytes as those of the kernel and infiniband-diags. Responses
-//! are checked byte by byte, at the offsets given in the mthca interface.
+//! Tests the management module. Requests have the same bytes as those of the kernel and infiniband-diags. Responses are
+//! checked byte by byte, at the offsets given in the mthca interface.
 
 mod administration;
 mod fabric;

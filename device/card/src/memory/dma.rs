@@ -127,7 +127,7 @@ impl GuestMemory {
     /// inaccessible. Closes the descriptor, which the mapping does not need.
     ///
     /// # Errors
-    /// [`MapError`]. On error, nothing has changed.
+    /// Fails with a [`MapError`]. On error, nothing has changed.
     pub fn map(
         &mut self,
         iova: Iova,
@@ -173,7 +173,8 @@ impl GuestMemory {
     /// `len` may exceed the address space. The range is not accessed after this function has returned.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit. On error, nothing has changed.
+    /// Fails with [`MapError::TooManyRanges`] if splitting a range would exceed the limit. On error, nothing has
+    /// changed.
     pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
         let Some(distance) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);

@@ -68,7 +68,7 @@ pub enum Pages {
     },
 }
 
-/// Fast registration, which maps an allocated region and makes its key valid.
+/// Maps an allocated region and makes its key valid (fast registration).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
     /// The complete new key. It differs from the allocated key only in the bits that software can choose.

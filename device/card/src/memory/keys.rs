@@ -24,7 +24,7 @@ pub enum Purpose {
     Window(WindowKind),
 }
 
-/// An allocated key. It permits no access until a work request makes it valid.
+/// An allocated key. It does not permit access until a work request makes it valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
     /// The whole key, including the bits that software chose most recently.
@@ -138,7 +138,8 @@ impl KeyTable {
     /// Returns the region or window of a key.
     ///
     /// # Errors
-    /// [`AccessError::Key`] if the key does not exist. [`AccessError::Invalid`] if it is allocated but not valid.
+    /// Fails with [`AccessError::Key`] if the key does not exist, or with [`AccessError::Invalid`] if it is allocated
+    /// but not valid.
     pub fn find(&self, key: Lkey) -> Result<&MemoryRegion, AccessError> {
         match self.slots.get(self.index(key)).map(|slot| &slot.entry) {
             Some(Entry::Valid(region)) if region.key == key => Ok(region),
@@ -183,7 +184,8 @@ impl KeyTable {
     /// Removes and returns an entry, which need not be valid.
     ///
     /// # Errors
-    /// [`AccessError::Key`] if the entry does not exist. [`AccessError::Bound`] if windows are bound to it.
+    /// Fails with [`AccessError::Key`] if the entry does not exist, or with [`AccessError::Bound`] if windows are bound
+    /// to it.
     pub fn deregister(&mut self, index: u32) -> Result<Entry, AccessError> {
         let slot = self.slots.get(index).ok_or(AccessError::Key)?;
         if slot.windows > 0 {
@@ -207,7 +209,7 @@ impl KeyTable {
     /// Returns the entry whose key equals `key`, apart from the bits chosen by software.
     ///
     /// # Errors
-    /// [`AccessError::Key`] if the entry does not exist.
+    /// Fails with [`AccessError::Key`] if the entry does not exist.
     pub(super) fn renamed(&self, key: Lkey) -> Result<&Entry, AccessError> {
         let software = 1u32.checked_shl(self.shift).unwrap_or(0).wrapping_sub(1);
         let entry = self.entry(self.index(key)).ok_or(AccessError::Key)?;

@@ -1,5 +1,5 @@
-//! Tests impairments. The test frames were built with scapy. Their source is MAC 02:00:00:00:00:01 and address
-//! 10.77.0.1. Their destination is MAC 02:00:00:00:00:02, address 10.77.0.2 and QP 0xabcdef.
+//! Tests impairments with frames built by scapy. They are sent from MAC 02:00:00:00:00:01 and address 10.77.0.1 to MAC
+//! 02:00:00:00:00:02, address 10.77.0.2 and QP 0xabcdef.
 
 use protocol::WireError;
 use protocol::roce::RoceFrame;

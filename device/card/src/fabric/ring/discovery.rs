@@ -126,7 +126,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // One call accepts at most as many connections as there are slots.
+        // Accept at most one connection per slot in each call.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,

@@ -1,5 +1,4 @@
-//! A link to one member: the shared memory, and the socket that wakes the member and signals the end of the
-//! link.
+//! A link to one member: the shared memory, and the socket used for wake-ups and for ending the link.
 
 use std::os::unix::net::UnixStream;
 
@@ -51,7 +50,7 @@ pub(super) struct Counters {
 pub(super) enum LinkError {
     /// The other side closed the link.
     Closed,
-    /// The other side violated the protocol of the shared memory.
+    /// The other side violated the shared-memory protocol.
     Invalid(RingError),
 }
 
@@ -157,8 +156,8 @@ impl Link {
     }
 
     fn wake_peer(&self) {
-        // Ignore errors: if the socket is full, a wake-up is already pending, and if the other side has closed the
-        // socket, `drain_wakeups` reports that.
+        // Ignore errors. If the socket is full, a wake-up is already pending; if the other side has closed it,
+        // `drain_wakeups` reports that.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 

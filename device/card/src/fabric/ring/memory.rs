@@ -1,4 +1,5 @@
-//! Memory shared by two HCAs: two rings of frames, one per direction. This module does no I/O and reads no clock.
+//! Memory shared by two HCAs: two rings of frames, one per direction. This module does no I/O and does not read the
+//! clock.
 //!
 //! ```text
 //! 0     counters of the first direction: head, sleeping, tail, starving, each in its own cache line
@@ -215,7 +216,7 @@ impl Producer {
     /// not fit.
     ///
     /// # Errors
-    /// [`RingError::Tail`].
+    /// Fails with [`RingError::Tail`] if the consumer's tail is invalid.
     pub fn push(&mut self, frame: &[u8], offload: Offload) -> Result<bool, RingError> {
         let wanted = record_len(frame.len());
         if self.room() < wanted {
@@ -248,7 +249,7 @@ impl Producer {
     /// Requests a wake-up when the consumer releases space. Returns false if a frame of `frame` bytes already fits.
     ///
     /// # Errors
-    /// [`RingError::Tail`].
+    /// Fails with [`RingError::Tail`] if the consumer's tail is invalid.
     pub fn request_room(&mut self, frame: usize) -> Result<bool, RingError> {
         WakeFlag(self.ring.counter(STARVING_AT)).request();
         self.load_tail()?;
@@ -292,7 +293,8 @@ impl Consumer {
     /// Appends up to `max_frames` frames to `batch`, and stops at the first one that does not fit.
     ///
     /// # Errors
-    /// [`RingError`]. Frames that were appended before the error are intact.
+    /// Fails with a [`RingError`] if a value in the shared memory is invalid. Frames appended before the error are
+    /// intact.
     pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), RingError> {
         // Acquire ordering makes the frames visible along with the head.
         let head = self.ring.counter(HEAD_AT).load(Ordering::Acquire);

@@ -1,8 +1,8 @@
 //! Agreement between two HCAs on padded frames.
 //!
-//! An HCA that would pad frames to a peer first sends a request. A peer that removes padding from received frames
-//! replies with an acceptance; any other peer ignores the request. The acceptance expires so that padding soon stops
-//! if another program takes over the peer's address.
+//! Before an HCA pads frames to a peer, it sends a request. A peer that removes padding from received frames replies
+//! with an acceptance; any other peer ignores the request. The acceptance expires so that padding soon stops if another
+//! program takes over the peer's address.
 //!
 //! An acceptance repeats the random number of its request so that only a program that received the request can accept
 //! it.

@@ -44,7 +44,7 @@ fn drops(socket: &UdpSocket) -> Option<u32> {
     let mut words = [0_u32; WORDS];
     let mut len = libc::socklen_t::try_from(size_of_val(&words)).ok()?;
     // SAFETY: the kernel writes at most `len` bytes to `words`, which is `len` bytes long, and stores the actual length
-    // in `len`. It keeps neither pointer. Every bit pattern is a valid `u32`.
+    // in `len`. It does not keep the pointers. Every bit pattern is a valid `u32`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

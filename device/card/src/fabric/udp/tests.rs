@@ -6,7 +6,7 @@ use super::*;
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
-/// MAC for HCAs whose MAC does not matter.
+/// MAC of HCAs in tests that do not depend on it.
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 fn localhost() -> SocketAddr {
@@ -279,7 +279,7 @@ fn macs_behind_own_nic_are_learned() {
     );
 }
 
-/// Lengths of the frames of two WRITEs.
+/// Frame lengths of two WRITEs.
 const WRITES: [u16; 8] = [4174, 4158, 4158, 4158, 4174, 4158, 4158, 4158];
 
 /// Sends two WRITEs from A to B. Returns the frames and the number of system calls.
@@ -320,7 +320,7 @@ fn padded_writes_take_one_system_call() {
 
 /// Peers other than HCAs, such as QEMU, ignore requests.
 #[test]
-fn silent_peer_receives_no_padding() {
+fn frames_to_silent_peer_are_not_padded() {
     let peer = UdpSocket::bind(localhost()).unwrap();
     peer.set_nonblocking(true).unwrap();
     let mut a = UdpFabric::bind(localhost(), A, &[UdpPeer::at(peer.local_addr().unwrap())]).unwrap();
@@ -430,7 +430,7 @@ fn forwarded_frames_are_unpadded() {
 }
 
 #[test]
-fn leaf_receives_no_request() {
+fn leaf_does_not_receive_requests() {
     let leaf = UdpSocket::bind(localhost()).unwrap();
     leaf.set_nonblocking(true).unwrap();
     let peer = UdpPeer { leaf: true, ..UdpPeer::at(leaf.local_addr().unwrap()) };

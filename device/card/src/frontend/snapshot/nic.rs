@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frontend::table::{Row, TableSpec, hex, or_dash, yes};
 
-/// A queue of a NIC.
+/// Row for a NIC queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueRow {
     /// Queue number within its direction.
@@ -50,7 +50,7 @@ pub enum QueueState {
     Stopped,
 }
 
-/// The link of a NIC.
+/// State of a NIC's link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRow {
     /// Whether software has enabled the link.

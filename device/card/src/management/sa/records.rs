@@ -46,8 +46,8 @@ pub(super) fn ports(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// If the request selects matching by capability bits, keeps only the records in which all requested bits are set.
-/// Returns the mask of the components that remain to be compared.
+/// If the request selects matching by capability bits, keeps only the records that have all requested bits set. Returns
+/// the mask of the components that remain to be compared.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {

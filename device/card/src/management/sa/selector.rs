@@ -69,7 +69,7 @@ impl Bound {
     }
 
     /// Returns whether the bound admits the value that code `candidate` encodes. Selector 3 admits every value. With
-    /// any other selector, a bound admits no value if its own code is undefined.
+    /// any other selector, a bound whose own code is undefined does not admit any value.
     pub(super) fn admits(self, candidate: u8) -> bool {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {

@@ -1,4 +1,4 @@
-//! The sender side of RMPP, which transfers tables to the guest.
+//! The sending side of RMPP: transfers tables to the guest.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Transfers {
     /// Starts sending a table and appends its first segment to `out`. The receiver's acknowledgement opens the window.
     ///
     /// # Errors
-    /// NO_RESOURCES (section 15.2.4) if the table is too large.
+    /// Fails with NO_RESOURCES (section 15.2.4) if the table is too large.
     pub(super) fn begin(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Tracks requests that are awaiting a response. Unsolicited responses are ignored and trigger no further requests.
+//! Tracks requests that are awaiting a response. Unsolicited responses are ignored and do not trigger further requests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -151,8 +151,7 @@ fn node_name(lid: Lid) -> [u8; 64] {
     protocol::mad::node::description(&format!("guest {}", lid.get()))
 }
 
-/// Sends the requests that ibnetdiscover makes for the switch, for its ports, and for the nodes attached to those
-/// ports.
+/// Sends the requests that ibnetdiscover makes for the switch, its ports, and the nodes attached to them.
 #[test]
 fn directed_route_reaches_another_adapter() {
     for listens in [false, true] {
@@ -187,8 +186,8 @@ fn lids_above_254_map_to_switch_ports_modulo_254() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// Sends the requests that ibnodes makes through saquery. All nodes must be listed. Nodes with guest software must be
-/// listed under the name set by that software.
+/// Sends the requests that ibnodes makes through saquery. All nodes must be listed, and those with guest software under
+/// the name that it has set.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);
@@ -518,7 +517,7 @@ fn agents_respond_to_perf_queries_even_if_software_listens() {
     }
 }
 
-/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, and a remote Set
+/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. As no peer is accepted as the subnet manager, a remote Set
 /// is also rejected while no M_Key is configured.
 #[test]
 fn remote_set_without_m_key_is_rejected() {

@@ -18,7 +18,7 @@ struct FileId {
     writable: bool,
 }
 
-/// The descriptor of a new range. It has been validated, but its file has not been mapped yet.
+/// A new range's descriptor, which has been validated but not mapped yet.
 pub(super) struct Candidate {
     fd: OwnedFd,
     id: FileId,

@@ -58,7 +58,7 @@ struct Window {
     /// Last address. It is inclusive because a range may extend to the end of the address space.
     last: u64,
     permissions: Permissions,
-    /// `None` if the client provided no descriptor, in which case the range is inaccessible.
+    /// `None` if the client did not provide a descriptor, which makes the range inaccessible.
     host: Option<HostRange>,
 }
 
@@ -197,7 +197,7 @@ impl Tables {
         self.files.len()
     }
 
-    /// Inserts a window that overlaps no other, merging it with contiguous neighbours.
+    /// Inserts a window that does not overlap any other, merging it with contiguous neighbours.
     fn insert(&mut self, first: u64, mut window: Window) -> Result<(), MapError> {
         let before = first
             .checked_sub(1)

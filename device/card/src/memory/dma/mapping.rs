@@ -2,11 +2,10 @@
 //!
 //! The client may truncate a file. When a page of a sparse file is touched for the first time, the file system may be
 //! full, or no huge page may be left. In each of these cases, the kernel raises SIGBUS during an access. At the first
-//! SIGBUS, the handler replaces the whole mapping with zeros, marks the mapping as lost, and returns. The access then
-//! continues without another fault. The caller of the access checks [`Mapping::is_lost`] and discards the result, and
-//! the mapping is never accessed again. The kernel still counts the replaced mapping as a single mapping, which keeps
-//! clients within the per-process limit (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as it would
-//! without a handler.
+//! SIGBUS, the handler replaces the whole mapping with zeros, marks it as lost, and returns. The access then continues
+//! without another fault. Its caller checks [`Mapping::is_lost`] and discards the result, and the mapping is never
+//! accessed again. The kernel still counts the replaced mapping as a single mapping, which keeps clients within the
+//! per-process limit (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as it would without a handler.
 //!
 //! The handler finds the mapping in a process-wide table, without a lock. The faulting thread is inside an access,
 //! which keeps its mapping alive and the mapping's slot unchanged. Slots that change in the meantime belong to other

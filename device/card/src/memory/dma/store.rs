@@ -2,8 +2,8 @@
 //!
 //! Some software polls its memory instead of waiting for the completion of a WRITE. It polls the last byte of a
 //! message, or all bytes of a short message, and may modify the memory as soon as it has seen the data. Each write
-//! therefore stores its last bytes in order, after all other bytes, and stores no byte twice. `memcpy` is unsuitable:
-//! it may store bytes in any order, and it may store a byte twice and thereby overwrite a modification by software.
+//! therefore stores its last bytes in order, after all other bytes, and stores each byte only once. `memcpy` is
+//! unsuitable: it may store bytes in any order, or store a byte twice and thereby overwrite a modification by software.
 
 use std::sync::atomic::{Ordering, fence};
 
