@@ -311,7 +311,7 @@ impl<F: Frontend> Hca<F> {
     /// Adds an impairment; see [`Impairments::add`].
     ///
     /// # Errors
-    /// [`TooManyRulesError`] if the port already has the maximum number of rules.
+    /// Fails with [`TooManyRulesError`] if the port already has the maximum number of rules.
     pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
         if self.sink.is_some() {
             // The rule was parsed from JSON and can be serialised.

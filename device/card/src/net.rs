@@ -1,8 +1,8 @@
 //! One port on the fabric: its link, its addresses, frame classification, and the protocols that the port handles
 //! itself.
 //!
-//! This module does no I/O and reads no clock. Callers pass in frames, the current time and the batch that receives
-//! replies.
+//! This module does no I/O and does not read the clock. Callers pass in frames, the current time and the batch that
+//! receives replies.
 
 pub mod address;
 pub(crate) mod classify;

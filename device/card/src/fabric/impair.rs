@@ -106,7 +106,7 @@ impl Impairments {
     /// Adds a rule after the existing ones and returns its ID.
     ///
     /// # Errors
-    /// [`TooManyRulesError`] if there are already [`MAX_RULES`] rules.
+    /// Fails with [`TooManyRulesError`] if there are already [`MAX_RULES`] rules.
     pub fn add(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
         if self.rules.len() >= MAX_RULES {
             return Err(TooManyRulesError);

@@ -172,7 +172,7 @@ impl Switch {
     /// rejected and frames to it are dropped.
     ///
     /// # Errors
-    /// [`PeerError::KnownMac`] if the MAC belongs to another peer.
+    /// Fails with [`PeerError::KnownMac`] if the MAC belongs to another peer.
     pub fn reserve(&mut self, mac: MacAddr) -> Result<(), PeerError> {
         match self.macs.fixed(mac) {
             Some(Owner::Peer(peer)) => {
@@ -263,7 +263,8 @@ impl Switch {
     /// Removes and returns a peer. After its removal, frames from its address are dropped.
     ///
     /// # Errors
-    /// [`PeerError::Unknown`], or [`PeerError::Resolved`] if the peer was found through DNS.
+    /// Fails with [`PeerError::Unknown`] if no peer has the address, or with [`PeerError::Resolved`] if the peer was
+    /// found through DNS.
     pub fn remove(&mut self, addr: SocketAddr) -> Result<UdpPeer, PeerError> {
         let peer = self.by_addr.get(&addr).and_then(|index| self.peers.get(*index));
         match peer.is_some_and(|peer| peer.name.is_some()) {

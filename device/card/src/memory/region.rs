@@ -197,7 +197,7 @@ impl MemoryRegion {
     /// Returns the offset of `va` in the region if the `len` bytes starting at `va` are inside the region.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] if any of these bytes is outside the region.
+    /// Fails with [`AccessError::Bounds`] if any of these bytes is outside the region.
     pub(super) fn offset(&self, va: Va, origin: Origin, len: u64) -> Result<u64, AccessError> {
         let offset = match (origin, self.origin) {
             (Origin::Start, _) | (_, Origin::Start) => Some(va.get()),
@@ -212,7 +212,7 @@ impl MemoryRegion {
     /// Returns the translation of the bytes starting at `offset`.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] if the address space ends before `offset`.
+    /// Fails with [`AccessError::Bounds`] if the address space ends before `offset`.
     pub(super) fn translation_at(&self, offset: u64) -> Result<Translation, AccessError> {
         self.translation.advance(offset).ok_or(AccessError::Bounds)
     }

@@ -17,8 +17,7 @@ pub trait PageTable: Copy {
     /// low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
-    /// Returns the first page table entry of a list of 512 pages. `entry` is the index of the entry that refers to the
-    /// list, in a two-level table.
+    /// Returns the first page table entry of a list of 512 pages. `entry` is the list's entry in a two-level table.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
         None
@@ -47,7 +46,7 @@ pub trait PageTable: Copy {
 /// An entry in a list of keys: a range of another key's region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRange {
-    /// Key and first address, or `None` if the range is a hole that permits no access.
+    /// Key and first address, or `None` if the range is a hole that does not permit access.
     pub target: Option<(Lkey, Va)>,
     /// Length in bytes, possibly 0.
     pub len: u64,
@@ -61,7 +60,7 @@ pub struct KeyRange {
 pub struct Pattern {
     /// Number of ranges in the pattern.
     pub ranges: u32,
-    /// Number of bytes in one repetition, as stated in the header. It can differ from the total length of the ranges.
+    /// Number of bytes in one repetition, as given in the header. It can differ from the total length of the ranges.
     pub len: u64,
     pub repetitions: u64,
 }

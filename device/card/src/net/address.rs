@@ -1,4 +1,4 @@
-//! Address resolution: derives the headers of a frame from the address that software specifies for a peer.
+//! Address resolution: derives a frame's headers from the address that software specifies for a peer.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`.
@@ -62,8 +62,8 @@ impl Addresses {
         self.ports().any(|port| port.mac == mac)
     }
 
-    /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software specified no
-    /// address, the default peer is used. If the MAC for the IP address is unknown, the destination MAC is
+    /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software did not specify
+    /// an address, the default peer is used. If the MAC for the IP address is unknown, the destination MAC is
     /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains: a guest must not be able to
     /// use another port's address.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {

@@ -25,7 +25,7 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Maximum number of pending replies. Replies accumulate while the fabric is blocked. Replies beyond this limit are
+/// Maximum number of pending replies, which accumulate while the fabric is blocked. Replies beyond this limit are
 /// dropped.
 ///
 /// A frame causes at most one reply, which goes to the frame's source and is not longer than the frame. A peer

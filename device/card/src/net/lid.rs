@@ -2,13 +2,13 @@
 //!
 //! | InfiniBand | RoCEv2 |
 //! |---|---|
-//! | packet without GRH | IPv4, between the addresses of the ports with these LIDs |
-//! | packet with GRH | IPv6, with the GRH as its header; the MACs are those of the ports with these LIDs |
+//! | packet without GRH | IPv4, between the addresses of the source and destination ports |
+//! | packet with GRH | IPv6, with the GRH as its header and the MACs of the source and destination ports |
 //! | destination LID of a group, with its MGID in the GRH | IPv6 (IPv4 for a mapped MGID), Ethernet group address |
-//! | source and destination LID | MACs of the ports with these LIDs, as configured or derived from the LIDs |
+//! | source and destination LID | MACs of the ports, as configured or derived from the LIDs |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
 //!
-//! The headers contain nothing specific to hcad. Soft-RoCE can therefore be a peer. Path bits are not transmitted, as
+//! The headers contain nothing specific to hcad, which lets soft-RoCE be a peer. Path bits are not transmitted, as
 //! every port has only one LID. The SL is not transmitted if software sets a traffic class in the GRH.
 //!
 //! # Spec

@@ -27,7 +27,7 @@ pub struct Port {
     loopback: bool,
     stats: PortStats,
     /// Headers of the last accepted packet from the fabric. For a packet with the same headers, only the ICRC is
-    /// checked. Every change to the addresses, the owner or the static neighbours discards these headers.
+    /// checked. Every change to the addresses, the owner or the static neighbours discards them.
     accepted: Option<FlowHeaders>,
     /// Like `accepted`, but for packets from this HCA to itself, which are subject to different checks.
     accepted_own: Option<FlowHeaders>,
@@ -312,8 +312,8 @@ impl Port {
         }
     }
 
-    /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can be queued with
-    /// [`wait`](Self::wait). A NIC port does not resolve neighbours; the guest's kernel does.
+    /// Resolves a neighbour. While its MAC is unknown, frames for it can be queued with [`wait`](Self::wait). A NIC
+    /// port does not resolve neighbours; the guest's kernel does.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))

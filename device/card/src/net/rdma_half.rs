@@ -30,8 +30,7 @@ pub(super) enum RdmaHalf {
 }
 
 impl RdmaHalf {
-    /// Returns whether a frame is for the engine. RoCE packets to a group are for the engine unless the RDMA half is
-    /// disabled.
+    /// Returns whether a frame is for the engine. RoCE packets to a group are, unless the RDMA half is disabled.
     pub(super) fn takes(&self, frame: &[u8], own: &Identity) -> bool {
         if let Self::Disabled = self {
             return false;

@@ -19,7 +19,7 @@ pub(super) const HEAD_LEN: u64 = 12;
 pub(super) enum ChunkRead {
     /// The contents are in the buffer.
     Whole,
-    /// The file ends at the end of the previous chunk.
+    /// The file ends after the previous chunk.
     End,
     /// The file ends inside the chunk.
     CutOff,

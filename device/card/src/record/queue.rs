@@ -144,7 +144,7 @@ impl Queue {
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
 
-    /// Recycles the buffer of a chunk from [`Queue::take`] after the chunk has been written.
+    /// Recycles the buffer of a written chunk from [`Queue::take`].
     pub(super) fn done(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());

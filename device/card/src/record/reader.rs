@@ -11,7 +11,7 @@ use super::dedup::DedupCache;
 use super::entry::Entry;
 use super::header::{FORMAT, Header, MAGIC};
 
-/// Why a recording, or the rest of a recording, cannot be read.
+/// Why a recording, or the rest of it, cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file is not a recording.

@@ -4,7 +4,7 @@
 //! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines per [`WINDOW_MS`],
 //! as long as its device has not used up its byte allowance. The first line after a suppression reports how many lines
 //! were suppressed. Each device has its own thread, and each thread has its own allowances, including those per site. A
-//! noisy guest therefore cannot suppress the log lines of other devices.
+//! noisy guest therefore cannot suppress other devices' log lines.
 
 use std::cell::Cell;
 use std::sync::LazyLock;
@@ -178,13 +178,13 @@ const fn is_equal(a: &[u8], b: &[u8]) -> bool {
     index == a.len() && index == b.len()
 }
 
-/// Returns the length of the log target of a module.
+/// Returns the length of a module's log target.
 pub const fn target_len(module: &str) -> usize {
     let (prefix, rest) = split_target(module);
     prefix.len() + rest.len()
 }
 
-/// Returns the log target of a module. `LEN` is its [length](target_len).
+/// Returns a module's log target. `LEN` is its [length](target_len).
 pub const fn target<const LEN: usize>(module: &str) -> [u8; LEN] {
     let (prefix, rest) = split_target(module);
     let mut target = [0; LEN];

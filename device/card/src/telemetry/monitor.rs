@@ -77,7 +77,7 @@ impl From<Ignored> for IgnoredRow {
 #[derive(Debug, Default)]
 struct Seen {
     count: u64,
-    /// Each rule or reason has its own log limit so that one cannot suppress the log lines of another.
+    /// Each rule or reason has its own log limit so that one cannot suppress another's log lines.
     site: Site,
 }
 

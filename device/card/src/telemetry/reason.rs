@@ -50,7 +50,7 @@ reasons! {
         OtherIp "other_ip",
         /// The port does not support the protocol.
         Protocol "protocol",
-        /// The frame is shorter than its headers, or shorter than the length stated in one of them.
+        /// The frame is shorter than its headers, or shorter than the length given in one of them.
         Short "short",
         /// A field has a value that the standard does not allow.
         Invalid "invalid",

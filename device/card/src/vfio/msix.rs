@@ -193,7 +193,7 @@ impl Interrupts {
         self.unwire();
     }
 
-    /// Like [`Self::disconnect`], but adds nothing to the recording, for use in a step that has already been recorded.
+    /// Like [`Self::disconnect`], but does not add to the recording, for use in a step that has already been recorded.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;

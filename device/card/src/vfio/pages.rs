@@ -1,6 +1,6 @@
 //! BAR pages mapped by the client. Stores to them do not generate messages; the device polls the pages instead.
 //!
-//! Since the guest may change their contents at any time, each word is read once and only the copy is used.
+//! Since the guest may change the pages at any time, each word is read once and only the copy is used.
 
 use std::io;
 use std::os::fd::OwnedFd;

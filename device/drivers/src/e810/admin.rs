@@ -17,7 +17,7 @@ pub const RECEIVE_RING: u64 = 0x1_2000;
 pub const BUFFER: u64 = 0x1_4000;
 /// Size of the command buffer, in bytes.
 pub const BUFFER_LEN: u16 = 4096;
-/// Bus address of the first event buffer. The other event buffers follow this one.
+/// Bus address of the first event buffer. The other event buffers follow it.
 pub const EVENT_BUFFERS: u64 = 0x2_0000;
 /// Size of an event buffer, in bytes.
 pub const EVENT_BUFFER_LEN: u16 = 512;

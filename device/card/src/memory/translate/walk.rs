@@ -18,7 +18,7 @@
 //!
 //! Keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): remote write or atomic access through a
 //! key requires only local write access to the memory itself. A region that grants access to peers can therefore list
-//! regions that grant peers none.
+//! regions that do not.
 
 use engine::{Access, AccessError, Initiator, Rights};
 use protocol::ids::{Lkey, Va};

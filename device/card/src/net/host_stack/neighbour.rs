@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn unsolicited_message_adds_no_entry() {
+    fn unsolicited_message_does_not_add_entry() {
         let mut table = Neighbours::default();
         table.learn(at(0), IP, mac(2), false);
         assert_eq!(table.resolve(at(0), IP), resolved(None, true));

@@ -255,8 +255,8 @@ fn replies_are_not_longer_than_requests() {
     assert_eq!(found[0].1[32..38], mac(7).0, "the reply repeats the sender address of the ARP request");
 }
 
-/// Replaces the source address. IPv4 frames get a valid header checksum, a valid ICRC if they contain an ICRC,
-/// and no UDP checksum. IPv6 frames get a valid ICMPv6 checksum.
+/// Replaces the source address. IPv4 frames get a valid header checksum, a valid ICRC if they have one, and no UDP
+/// checksum. IPv6 frames get a valid ICMPv6 checksum.
 fn from_ip(mut frame: Vec<u8>, src: IpAddr) -> Vec<u8> {
     let sum = |bytes: &[u8]| protocol::net::checksum::Checksum::new().with(bytes).value().to_be_bytes();
     match src {

@@ -2,8 +2,8 @@
 //! a limit, a flood of packets would push everything else out of a trace ring.
 //!
 //! Records with the same kind, name, QP, opcode and reason form a group, which has a limit per period. At the end of
-//! the period, one more record per group reports how many records were suppressed. Periods follow the device's clock: a
-//! replay suppresses the same records.
+//! the period, one more record per group reports how many records were suppressed. Periods follow the device's clock,
+//! which makes a replay suppress the same records.
 
 use std::time::Duration;
 

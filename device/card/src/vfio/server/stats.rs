@@ -1,4 +1,4 @@
-//! Counters for the messages from a client.
+//! Counters for a client's messages.
 
 use std::ops::AddAssign;
 

@@ -21,7 +21,7 @@ const AETH: usize = 4;
 
 /// Number of forged source MACs, which exceeds the number that the fabric learns from one peer.
 const FORGED_MACS: u16 = 600;
-/// Number of frames in a burst that are served, starting with the oldest.
+/// Number of frames served in a burst, oldest first.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
