@@ -103,8 +103,8 @@ impl TableContext<'_> {
 pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
-    /// Index at which the next page starts; `None` if this is the last page. Pages are copied at different times: a
-    /// list can miss rows created in the meantime, or contain rows that have since been removed.
+    /// Index where the next page starts; `None` if this is the last page. Pages are copied at different times: a list
+    /// can miss rows created in the meantime, or contain rows that have since been removed.
     pub next: Option<u64>,
 }
 

@@ -258,7 +258,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.drop_last();
     }
 
-    /// Delivers the frames that this HCA or its management has sent to the HCA itself.
+    /// Delivers the frames that this HCA or its management addressed to this HCA.
     pub(super) fn deliver_looped(&mut self) {
         if self.looped.is_empty() {
             return;
@@ -413,7 +413,7 @@ fn for_each_wire_frame(frame: &[u8], offload: Offload, mut act: impl FnMut(&[u8]
         Offload::None => act(frame),
         Offload::Icrc => {
             let mut frame = frame.to_vec();
-            // This fails for frames other than RoCE, which have no ICRC.
+            // This fails for non-RoCE frames, which have no ICRC.
             let _ = seal(&mut frame);
             act(&frame);
         }

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const LIFETIME: Duration = Duration::from_secs(3);
 /// Minimum interval between requests. An agreement survives the loss of one renewal.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The interval doubles with each unanswered request, but not more often than this.
+/// Maximum number of doublings. The interval doubles with each unanswered request.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// EtherType for local experiments (IEEE 802-2014, section 9.2.3).
