@@ -71,7 +71,7 @@ impl Candidate {
     }
 }
 
-/// A mapped client file. Its descriptor has been closed and no longer counts towards the process's limit.
+/// A mapped client file. Its descriptor has been closed and no longer counts towards the descriptor limit.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     id: FileId,
