@@ -1,8 +1,8 @@
 //! Limits of the device. The limits on RDMA objects are configurable and reported by "query FPM"; all other limits are
 //! fixed. Unless another reason is given, a fixed limit bounds the memory that a driver can consume on the host.
 //!
-//! `irdma` uses as many objects as the device offers: it sizes its tables accordingly and commits context
-//! memory for all objects.
+//! `irdma` uses as many objects as the device offers: it sizes its tables accordingly and commits context memory for
+//! all of them.
 //!
 //! # Spec
 //! E810 interface, sections 5.8, 6.1 and 11.2.
@@ -17,8 +17,8 @@ pub const MAX_CEQS: u16 = 16;
 pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
 /// Maximum number of VSIs on the device.
 pub const DEVICE_VSIS: u32 = 768;
-/// Maximum number of VSIs per function, as reported. It is not enforced, because `ice` ignores it and instead divides
-/// [`DEVICE_VSIS`] by the number of functions. This device has only one function, so `ice` may use all VSIs.
+/// Maximum number of VSIs per function, as reported. It is not enforced: `ice` ignores it and instead divides
+/// [`DEVICE_VSIS`] by the number of functions. With only one function, `ice` may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind. A rule has ten bits for the list number, and number 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
@@ -43,13 +43,13 @@ pub const MAX_RULES: u16 = 8192;
 pub const MAX_LARGE_ACTIONS: usize = 512;
 /// Maximum number of actions in a large action.
 pub const MAX_ACTIONS: usize = 4;
-/// Maximum number of children per scheduler element. Drivers read this maximum with "query scheduler resources" and
-/// group queues accordingly.
+/// Maximum number of children per scheduler element. Drivers read it with "query scheduler resources" and group queues
+/// accordingly.
 pub const MAX_SIBLINGS: u16 = 8;
 /// Maximum number of scheduler elements per layer.
 pub const MAX_LAYER_ELEMENTS: u16 = 512;
-/// Maximum number of elements in a scheduler command, as reported. It is not enforced, because the command's
-/// buffer limits the number.
+/// Maximum number of elements in a scheduler command, as reported. It is not enforced; the command's buffer limits the
+/// number.
 pub const MAX_COMMAND_ELEMENTS: u16 = 64;
 /// Maximum number of rate profiles per kind and layer, including profile 0, which always exists.
 pub const MAX_RATE_PROFILES: u16 = 64;

@@ -84,8 +84,8 @@ impl Nvm {
         self.put_preserved_fields();
     }
 
-    /// Writes the preserved field area. Its only field is the part number. The field's value starts with its length in
-    /// words, including the length word itself.
+    /// Writes the preserved field area. Its only field is the part number, whose value starts with its length in words,
+    /// including the length word itself.
     fn put_preserved_fields(&mut self) {
         let (characters, _) = PART_NUMBER.as_chunks::<2>();
         let part_number = characters.iter().map(|pair| u16::from_be_bytes(*pair));
@@ -99,8 +99,8 @@ impl Nvm {
         }
     }
 
-    /// Writes the NVM banks. In the CSS header of each bank, only the header length is set. A copy of the shadow RAM
-    /// follows the header of the first bank. In the copy, only the versions are set.
+    /// Writes the NVM banks. In each bank's CSS header, only the header length is set. The first bank's header is
+    /// followed by a copy of the shadow RAM in which only the versions are set.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =

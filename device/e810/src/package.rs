@@ -1,8 +1,8 @@
-//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only the name, the
-//! version and the packet type groups of the package. Drivers program RSS in terms of these groups. On
-//! silicon, the package configures the parser, but this device's parser is fixed.
+//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only the name, the version
+//! and the packet type groups of the package; drivers program RSS in terms of these groups. On silicon, the package
+//! configures the parser, but this device's parser is fixed.
 //!
-//! A loaded package survives function resets. A device reset discards it.
+//! A loaded package survives function resets but not device resets.
 //!
 //! # Spec
 //! E810 interface, sections 1.2 and 7.

@@ -33,9 +33,9 @@ pub enum Cause {
     Other,
     /// `done` descriptors in a transmit queue were completed.
     Transmit { queue: u16, done: u32 },
-    /// The receive queue with this number received frames.
+    /// The receive queue with the given number received frames.
     Receive(u16),
-    /// An event was written to the CEQ with this number.
+    /// An event was written to the CEQ with the given number.
     CompletionEvent(u16),
     /// An event was written to the AEQ.
     AsyncEvent,
@@ -54,11 +54,11 @@ pub enum RouteRegister {
     Sideband,
     /// PFINT_AEQCTL: events in the AEQ.
     AsyncEvents,
-    /// GLINT_CEQCTL: events in the CEQ with this number.
+    /// GLINT_CEQCTL: events in the CEQ with the given number.
     CompletionEvents(u16),
-    /// QINT_TQCTL: completions in the transmit queue with this number.
+    /// QINT_TQCTL: completions in the transmit queue with the given number.
     Transmit(u16),
-    /// QINT_RQCTL: frames for the receive queue with this number.
+    /// QINT_RQCTL: frames for the receive queue with the given number.
     Receive(u16),
 }
 
@@ -309,8 +309,8 @@ impl Vectors {
         u32::from_le_bytes(control.unwrap_or_default())
     }
 
-    /// Writes a vector's GLINT_DYN_CTL. CLEARPBA does not drop a pending cause, because the cause may have arrived
-    /// during the write. A spurious interrupt is harmless, but a lost interrupt is not.
+    /// Writes a vector's GLINT_DYN_CTL. CLEARPBA does not drop a pending cause, which may have arrived during the
+    /// write. A spurious interrupt is harmless, but a lost one is not.
     pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
         let written = DynCtl::parse(&value.to_le_bytes());
@@ -356,7 +356,7 @@ impl Vectors {
         }
     }
 
-    /// Returns when [`Vectors::handle_deadline`] must be called next.
+    /// Returns the time at which [`Vectors::handle_deadline`] must be called next.
     pub fn next_deadline(&self) -> Option<Instant> {
         let timers = self.timers.iter().filter_map(|vector| self.vectors.get(usize::from(*vector)));
         timers.filter_map(Vector::deadline).min()

@@ -14,7 +14,7 @@ pub(super) fn download(state: &mut State, command: &mut Command) -> Result<(), A
     no_error(command)
 }
 
-/// Executes "Update package". Only RSS profiles take effect, because this device's parser is fixed.
+/// Executes "Update package". Only RSS profiles take effect; this device's parser is fixed.
 pub(super) fn update(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
     state.function.pf_config.vsis.profiles.update(state.package.packet_groups(), command.buffer());
     no_error(command)

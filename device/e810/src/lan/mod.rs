@@ -41,8 +41,8 @@ use crate::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
 use crate::strict::rules;
 use crate::vectors::Cause;
 
-/// Maximum number of queue polls per frame. Without this limit, queues full of descriptors that produce no frame would
-/// block the device.
+/// Maximum number of queue polls per frame. Without this limit, queues full of descriptors that do not produce a frame
+/// would block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 /// A frame fetched from a transmit queue.
@@ -298,7 +298,7 @@ impl Lan {
         self.transmit.get_mut(usize::from(number)).is_some_and(|place| place.take().is_some())
     }
 
-    /// Handles a doorbell, which posts the descriptors before `tail`.
+    /// Handles a doorbell that posts the descriptors before `tail`.
     fn ring_doorbell(&mut self, number: u16, tail: u32) {
         let Some(transmit) = self.transmit_mut(number) else { return };
         match transmit.queue.set_tail(tail) {
@@ -424,7 +424,7 @@ impl Lan {
         self.receive.get(usize::from(number)).map_or(0, |receive| receive.control)
     }
 
-    /// Handles a tail write, which posts the entries before `tail`.
+    /// Handles a tail write that posts the entries before `tail`.
     fn write_receive_tail(&mut self, number: u16, tail: u32) {
         let Some(receive) = self.receive_mut(number) else { return };
         receive.tail = tail;
@@ -454,8 +454,7 @@ impl Lan {
         layers: &Layers,
         offload: RxOffload,
     ) {
-        // The received-frame counters of a VSI include dropped frames, because net_ice subtracts the dropped frames
-        // from these counters (section 8.6).
+        // A VSI's received-frame counters include dropped frames. net_ice subtracts the drops itself (section 8.6).
         self.statistics.received(vsi, frame);
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {

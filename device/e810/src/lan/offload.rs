@@ -77,7 +77,7 @@ fn outer(tunnel: &Tunnel) -> Option<offload::Tunnel> {
     Some(offload::Tunnel { ip, ip_len: tunnel.ip_len.into(), udp, len: tunnel.len.into() })
 }
 
-/// Starts segmentation of a frame with these headers (section 8.2, "TSO").
+/// Starts segmentation of a frame with the given headers (section 8.2, "TSO").
 ///
 /// # Errors
 /// Fails if the MSS is out of range, or the frame cannot be segmented.

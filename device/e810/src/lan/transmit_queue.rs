@@ -58,16 +58,15 @@ pub(super) struct TransmitQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The queue appended a frame with this destination.
+    /// The queue appended a frame with the given destination.
     Frame(Destination),
-    /// The queue consumed descriptors that produce no frame.
+    /// The queue consumed descriptors that do not produce a frame.
     NoFrame,
     /// No descriptors are posted.
     Idle,
 }
 
-/// Prefetched descriptors. The copies stay valid, because software does not modify descriptors between head
-/// and tail.
+/// Prefetched descriptors. The copies stay valid: software does not modify descriptors between head and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -144,7 +143,7 @@ impl TransmitQueue {
         self.tail
     }
 
-    /// Handles a doorbell, which posts the descriptors before `tail`.
+    /// Handles a doorbell that posts the descriptors before `tail`.
     ///
     /// # Errors
     /// Fails if the index is outside the ring.
@@ -302,7 +301,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks all descriptors of the frame that have the RS bit set as done, and returns their number.
+    /// Marks the frame's descriptors with the RS bit as done, and returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

@@ -1,7 +1,7 @@
 //! Reports engine events to software: completions, QP events and CQ events.
 //!
-//! A failed request produces no CQE. Instead, the QP enters the error state and an asynchronous event reports the
-//! cause. Software then flushes the queues, and the first flush completion reports the cause.
+//! A failed request does not produce a CQE. Instead, the QP enters the error state and an asynchronous event reports
+//! the cause. Software then flushes the queues, and the first flush completion reports the cause.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 and 14.1.

@@ -211,7 +211,7 @@ impl CompletionQueue {
         // Section 12.3: an unread entry may have been written while the arm request was in flight.
         let missed = match self.armed {
             // Software still uses the old ring, so its consumer index does not show whether the new ring has unread
-            // entries. Raise the event anyway, because a spurious event is harmless.
+            // entries. Raise the event anyway: a spurious event is harmless.
             _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,

@@ -30,7 +30,7 @@ pub(in super::super) struct Cqp {
 enum State {
     #[default]
     Stopped,
-    /// The queue was not created, because the host context was invalid.
+    /// The host context was invalid, and the queue was not created.
     Refused,
     Running(Running),
 }

@@ -1,5 +1,5 @@
-//! Event queues. Each vector in use has a completion event queue (CEQ). CEQ entries identify the CQs that
-//! have new completions. The device has one asynchronous event queue (AEQ).
+//! Event queues. Each vector in use has a completion event queue (CEQ), whose entries identify the CQs that have new
+//! completions. The device has one asynchronous event queue (AEQ).
 //!
 //! # Spec
 //! E810 interface, sections 12.4, 12.6 and 14.1.
@@ -96,7 +96,7 @@ impl EventQueues {
     /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
     /// cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
-        // Software may destroy a CEQ before the CQs that report to it. Events from these CQs are then dropped.
+        // Software may destroy a CEQ before the CQs that report to it. Their events are then dropped.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
         let event = CompletionEvent { cookie, valid: false };
         let pushed = ring.push(pages, event.emit());

@@ -7,8 +7,8 @@ use engine::{AccessError, Status};
 use protocol::hca::e810::rdma::event_queue::EventCode;
 use protocol::hca::e810::rdma::send_wqe::opcode;
 
-/// Returns the event code for a failed send request with WQE opcode `operation`. Returns `None` for a flushed
-/// request, which raises no event.
+/// Returns the event code for a failed send request with WQE opcode `operation`, or `None` for a flushed request, which
+/// does not raise an event.
 pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
     Some(match status {
         Status::Flushed => return None,
@@ -25,8 +25,7 @@ pub(super) fn of_send(status: Status, operation: u8) -> Option<EventCode> {
     })
 }
 
-/// Returns the event code for a failed receive request. Returns `None` for a flushed request, which raises no
-/// event.
+/// Returns the event code for a failed receive request, or `None` for a flushed request, which does not raise an event.
 pub(super) fn of_receive(status: Status) -> Option<EventCode> {
     Some(match status {
         Status::LocalLength => EventCode::MessageTooLong,

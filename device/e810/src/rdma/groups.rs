@@ -49,8 +49,8 @@ impl Groups {
     /// datagrams.
     ///
     /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives this address
-    /// from the first four bytes of the group's IP address, and also sends to this address. RFC 2464, section 7, uses
-    /// the last four bytes instead, so the MAC address derived by that rule is accepted too.
+    /// from the first four bytes of the group's IP address, and also sends to it. RFC 2464, section 7, uses the last
+    /// four bytes instead, so the MAC address derived by that rule is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -77,7 +77,7 @@ impl Groups {
     }
 
     /// Executes "Create multicast group". If an earlier modify operation has stored contents that include all of this
-    /// command's members, the stored contents are used instead.
+    /// command's members, they are used instead.
     ///
     /// # Errors
     /// Fails if the index is out of range, or the member list is not in mapped memory.

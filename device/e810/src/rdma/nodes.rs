@@ -1,5 +1,5 @@
-//! Work scheduler nodes, which arbitrate bandwidth among queue pairs. The device stores the tree that the
-//! driver builds, but serves queue pairs round-robin.
+//! Work scheduler nodes. The device stores the tree that the driver builds but does not arbitrate bandwidth by it:
+//! queue pairs are served round-robin.
 //!
 //! # Spec
 //! E810 interface, section 10.5.

@@ -70,7 +70,7 @@ impl Paths {
         }
     }
 
-    /// Returns whether the ARP table is full. irdma reserves entry 0, so that entry does not count.
+    /// Returns whether the ARP table is full. irdma reserves entry 0, which does not count.
     pub(super) fn arp_table_is_full(&self) -> bool {
         let usable = self.max_arp_entries as usize - 1;
         self.arp.len() - usize::from(self.arp.contains_key(&ArpIndex::new(0))) >= usable

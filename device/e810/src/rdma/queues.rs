@@ -82,7 +82,7 @@ impl Queues {
     }
 }
 
-/// Handles a send doorbell. Doorbells for unknown QPs are ignored, because any process may write to the doorbell page.
+/// Handles a send doorbell. Unknown QPs are ignored: any process may write to the doorbell page.
 pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
         return cx.monitor.ignored(NO_QP, Some(qpn), format_args!("wqealloc"), |_| {});
@@ -175,7 +175,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // Do not read the context for a move to the error state, because software may already have freed it.
+    // Do not read the context for a move to the error state: software may already have freed it.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),
@@ -194,7 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // Software does not ring the doorbell again for WQEs that it posted before RTS, so start them here.
+        // Start the WQEs posted before RTS. Software does not ring the doorbell for them again.
         host::notify_send(rdma, cx, command.qpn);
     }
     Ok(Done::Plain)
@@ -208,19 +208,19 @@ pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Destro
     was.map(|_| Done::Plain).ok_or(unknown(command.qpn))
 }
 
-/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs, and returns these queues.
+/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs, and returns those queues.
 /// irdma generates the remaining completions itself.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
     let qpn = command.qpn;
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Do not poll privileged QPs for later WQEs. The kernel itself completes their remaining WQEs. It also discards a
-    // QP's CQEs before it destroys the QP, so the device must not write another CQE after that.
+    // Do not poll privileged QPs for later WQEs. The kernel completes these itself. It also discards a QP's CQEs before
+    // it destroys the QP, so the device must not write another CQE after that.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
-    // Software treats a CQE with major code 0 as success, so the major code is at least 1.
+    // The major code is at least 1; software treats a CQE with major code 0 as success.
     let codes = |major: u16, minor| {
         if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
     };
@@ -237,12 +237,11 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
 /// Major code of a flushed WQE, and the default minor code.
 const FLUSHED: u16 = 1;
 
-/// Flushes late WQEs, which software posted to a QP in the error state after it had flushed the QP.
+/// Flushes late WQEs: those posted to a QP in the error state after software has flushed the QP.
 ///
-/// Software flushes a QP a second time only if software itself moved the QP to the error state (section 14.2). If the
-/// device moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1,
-/// section 10.3.1.8. The device polls both queues instead of waiting for doorbells, because receive queues have no
-/// doorbell.
+/// Software flushes a QP a second time only if it moved the QP to the error state itself (section 14.2). If the device
+/// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
+/// 10.3.1.8. The device polls both queues instead of waiting for doorbells: receive queues have none.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);
@@ -253,12 +252,12 @@ pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     }
 }
 
-/// Returns when [`flush_late`] must be called next.
+/// Returns the time at which [`flush_late`] must be called next.
 pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
 
-/// Writes one completion for each queue that has outstanding WQEs, and returns these queues. A queue is skipped if its
+/// Writes one completion for each queue that has outstanding WQEs, and returns those queues. A queue is skipped if its
 /// error codes are `None`.
 fn complete_flushed(
     rdma: &mut Rdma,
@@ -321,8 +320,8 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // If the table has no free entry for a neighbour, the driver issues no operation, so report that the table is
-        // full as soon as its last entry is used.
+        // If the table has no free entry for a neighbour, the driver does not issue an operation, so report that the
+        // table is full as soon as its last entry is used.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

@@ -54,7 +54,7 @@ pub(in super::super) fn write(
         Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
-                // Reset first. Otherwise, objects created through a running control queue would outlive that queue.
+                // Reset first. Otherwise, objects created through a running control queue would outlive it.
                 rdma.reset(setup, cx);
                 rdma.counts = Counts::new(cx.engine.stats());
                 rdma.cqp.start(cx.dma, context);

@@ -83,7 +83,7 @@ impl View<'_> {
             send_cqn: qp.context.send_cqn.get(),
             recv_cqn: qp.context.recv_cqn.get(),
             send_slots: qp.send.quanta(),
-            // This number is unknown, because a doorbell does not carry the number of posted requests.
+            // A doorbell does not carry the number of posted requests, so it is unknown.
             send_waiting: 0,
             recv_slots: qp.receive.slots(),
             remote_rights: remote_rights(remote),

@@ -2,7 +2,7 @@
 //!
 //! At each read, the driver adds the increase since the last read to its own totals. It assumes that all counters start
 //! at zero, so the device zeroes them when the control queue is created. Fields that the specification names after TCP
-//! report the corresponding RoCE counters, because the device has no TCP.
+//! report the corresponding RoCE counters.
 //!
 //! # Spec
 //! E810 interface, section 10.7.

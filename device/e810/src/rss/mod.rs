@@ -1,8 +1,8 @@
 //! Receive side scaling (RSS): selects a frame's receive queue within a VSI.
 //!
 //! The driver can program the hash input ([`profiles`]). Without a matching profile, the input consists of the source
-//! and destination IP addresses. For unfragmented TCP, UDP and SCTP packets, the input also contains the ports. Drivers
-//! program the same input by default.
+//! and destination IP addresses and, for unfragmented TCP, UDP and SCTP packets, the ports. Drivers program the same
+//! input by default.
 //!
 //! # Spec
 //! E810 interface, sections 5.9, 6.3 and 8.5.

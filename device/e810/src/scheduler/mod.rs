@@ -1,4 +1,4 @@
-//! The transmit scheduler tree, which distributes bandwidth among queues.
+//! The transmit scheduler tree: its elements, layers and rate profiles.
 //!
 //! The driver keeps a copy of the tree and trusts every response, so the device validates each change. Transmit queues
 //! are served round-robin, which is a valid schedule if no rate limit is set.
@@ -391,7 +391,7 @@ impl Scheduler {
                 parent.get().into(),
             ));
         }
-        // TEID 0xFFFFFFFF means "none", so it must not be assigned.
+        // TEID 0xFFFFFFFF means "none" and must not be assigned.
         if u32::from(count) >= u32::MAX - self.last_teid {
             return Err(AdminError::new(AdminStatus::NoSpace, "TEIDs exhausted at", self.last_teid.into()));
         }

@@ -190,7 +190,7 @@ impl Switch {
         !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
     }
 
-    /// Returns whether the VLAN rules make a VSI a member of this VLAN in the given direction.
+    /// Returns whether the VLAN rules make a VSI a member of VLAN `vid` in the given direction.
     fn is_in_vlan(&self, vsi: VsiNumber, vid: u16, direction: Direction) -> bool {
         let Some(Rule { action: Action::Prune { by, ingress, egress }, .. }) = self.find(&Key::Vlan(vid))
         else {

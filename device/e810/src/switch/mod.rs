@@ -86,9 +86,9 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// Executes "Get switch configuration". The elements are the port and all VSIs. Starting at element
-    /// `first`, writes as many elements as fit in the buffer. Returns two numbers: the number of elements
-    /// written, and the index of the next element (0 if none is left).
+    /// Executes "Get switch configuration". The elements are the port and all VSIs. Starting at element `first`, writes
+    /// as many elements as fit in the buffer. Returns the number of elements written and the index of the next one (0
+    /// if none is left).
     ///
     /// # Errors
     /// EINVAL if the buffer is too short for one element, or if `first` is past the last element.

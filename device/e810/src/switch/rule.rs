@@ -189,7 +189,7 @@ pub(super) enum Action {
         /// Whether the action applies to transmitted frames.
         egress: bool,
     },
-    /// No action, because the referenced VSI was freed.
+    /// No action: the referenced VSI was freed.
     Inactive,
 }
 

@@ -1,5 +1,4 @@
-//! Replays sessions that were recorded with stock drivers. The response to each command must match the recorded
-//! response.
+//! Replays sessions that were recorded with stock drivers. The response to each command must match the recorded one.
 //!
 //! Each line of a session is either a function reset or a command. A command has these fields: opcode, flags, buffer
 //! length and parameters of the request; return value, length and parameters of the response; the request buffer

@@ -1,5 +1,5 @@
-//! Tests of strict mode. Each violation is reported only under the name of its rule. A correct driver causes no
-//! reports.
+//! Tests of strict mode. Each violation is reported only under the name of its rule, and a correct driver is never
+//! reported.
 
 use card::telemetry::monitor::Rule;
 use card::vfio::Bar;

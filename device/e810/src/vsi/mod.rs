@@ -93,8 +93,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The valid bits of the sections are ignored, because `ice` marks few sections as valid when it
-    /// adds a VSI, but relies on all of them.
+    /// Creates a VSI. The valid bits of the sections are ignored: `ice` marks few sections as valid when it adds a VSI,
+    /// but relies on all of them.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,
@@ -133,7 +133,7 @@ impl Vsi {
     /// Returns whether the VLAN mode allows the VSI to send tagged frames or, if `tagged` is false, untagged frames.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
-        // Mode 0 is reserved. Allow all frames, because a VSI that cannot send is useless.
+        // Mode 0 is reserved. Allow all frames: a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 
@@ -247,7 +247,7 @@ impl Vsis {
     }
 }
 
-/// Returns the default VSI, which boot loaders use. It has the first queue and can send to the wire. No switch rule
+/// Returns the default VSI, which boot loaders use. It has the first queue and can send to the wire, but no switch rule
 /// refers to it.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };

@@ -119,7 +119,7 @@ impl Profiles {
         let Some((first, profiles)) = entries::<BYTES>(section) else { return };
         for (profile, words) in (first..=u16::MAX).zip(profiles) {
             let Ok(profile) = u8::try_from(profile) else { return };
-            // Reverse the order, because the last word is hashed first.
+            // Reverse the order: the last word is hashed first.
             self.words.insert(profile, Fields::new(words.as_chunks().0.iter().rev()));
         }
     }
@@ -158,7 +158,7 @@ const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }
 
-/// Returns the field selected by a profile word, or `None` if this device cannot extract the field.
+/// Returns the field selected by a profile word, or `None` if this device cannot extract it.
 fn field(word: &Word) -> Option<Field> {
     /// Offsets of the addresses in the IPv4 and IPv6 headers.
     const V4_ADDRESSES: u16 = 12;

@@ -127,7 +127,7 @@ fn requests_posted_in_error_state_are_flushed() {
         wait_us(&mut pair, PERIOD_US);
         nothing(&mut pair.a);
     }
-    // Another flush writes no CQE, because no WQE is left.
+    // No WQE is left, so another flush does not write a CQE.
     flush(&mut pair.a, 1, 1);
     nothing(&mut pair.a);
     pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));

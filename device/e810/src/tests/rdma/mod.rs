@@ -218,7 +218,7 @@ pub(super) fn handle(id: u8) -> AddressHandleCommand {
     }
 }
 
-/// Creates group 1 with these members.
+/// Creates group 1 with the given members.
 fn join(driver: &mut Driver, group: IpAddr, mac: MacAddr, members: &[Qpn]) {
     const MEMBERS: u64 = 0xc00_0000;
     let member = |qpn: &Qpn| (4791_u64 << 32 | 1 << 31 | u64::from(qpn.get())).to_le_bytes();

@@ -102,7 +102,7 @@ fn rings_wrap_repeatedly() {
         // The WQEs occupy one, two or three quanta. NOPs keep them from crossing a multiple of the maximum WQE size.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
-        // Unsignaled requests produce no completion.
+        // Unsignaled requests do not produce completions.
         let signal = if round % 4 == 0 { SIGNALED } else { 0 };
         pair.a.post_send(QPN, &inline(signal | SEND, 0, None, &all[..all.len().min(64)]));
         pair.settle();
