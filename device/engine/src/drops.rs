@@ -75,7 +75,7 @@ reasons! {
     /// The PSN of the request is behind the expected PSN, but the request was never executed, or its result is no
     /// longer stored.
     StaleDuplicate stale_duplicate,
-    /// No outstanding request expects a response with this PSN.
+    /// No outstanding request expects a response with the packet's PSN.
     GhostResponse ghost_response,
     /// An earlier READ response or atomic acknowledge is missing.
     ResponseGap response_gap,

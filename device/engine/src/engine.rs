@@ -41,7 +41,7 @@ pub struct Transmit {
     pub len: usize,
     /// Number of packets that the frame carries.
     pub packets: u32,
-    /// What remains to be done before the frame leaves the host; see [`Engine::set_offloads`].
+    /// Work left to do before the frame leaves the host; see [`Engine::set_offloads`].
     pub offload: Offload,
     /// Destination MAC address of the frame.
     pub dst_mac: MacAddr,
@@ -51,7 +51,7 @@ pub struct Transmit {
     pub wr_id: Option<u64>,
 }
 
-/// What an engine leaves to the code that moves frames off-host.
+/// Work that an engine leaves to the code that moves frames off-host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxOffloads {
     /// Nothing: every frame is in wire format.
@@ -134,8 +134,8 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a round. Returns when the next round begins if no input arrives earlier. A time in the past means that it
-/// /// begins immediately.
+/// /// Ends a round. Returns the time at which the next round begins if no input arrives earlier. A time in the past
+/// /// means that it begins immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -271,7 +271,7 @@ impl Engine {
         if qp.in_error_list {
             self.in_error.retain(|&other| other != index);
         }
-        // Events that have not been polled yet must not be reported for the next QP with this number.
+        // Events that have not been polled yet must not be reported for the next QP with the same number.
         self.events.retain(|event| match event {
             Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => *qpn != qp.qpn(),
         });
@@ -328,9 +328,10 @@ impl Engine {
         }
     }
 
-    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_offloads`]). Returns `None` if
-    /// there is nothing to send until the next input or deadline. QPs take turns of up to 32 packets; the last frame of a turn may exceed it. The call can
-    /// produce events, for example when a gather fails or a datagram has been sent.
+    /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_offloads`]). Returns `None`
+    /// if there is nothing to send until the next input or deadline. QPs take turns of up to 32 packets; the last frame
+    /// of a turn may exceed the limit. The call can produce events, for example when a gather fails or a datagram has
+    /// been sent.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -399,7 +400,7 @@ impl Engine {
         None
     }
 
-    /// Selects what the engine leaves to the code that moves frames off-host.
+    /// Selects the work that the engine leaves to the code that moves frames off-host.
     pub fn set_offloads(&mut self, offloads: TxOffloads) {
         self.offloads = offloads;
     }
@@ -420,8 +421,8 @@ impl Engine {
         None
     }
 
-    /// Returns when [`Engine::handle_timeout`] must be called next. That time can be earlier than the next deadline. If
-    /// it has already passed, call it immediately.
+    /// Returns the time at which [`Engine::handle_timeout`] must be called next, which can be before the next deadline.
+    /// If the time is in the past, call it immediately.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -448,14 +449,14 @@ impl Engine {
         self.table.get(self.find(qpn)?).map(Qp::service)
     }
 
-    /// Returns the table index of the QP with this number.
+    /// Returns the table index of QP `qpn`.
     fn find(&self, qpn: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         (self.table.get(index)?.qpn() == qpn).then_some(index)
     }
 
-    /// Returns the table index of QP `qpn` if that QP accepts packets addressed to `to`. The two numbers can differ,
-    /// because QP0 and QP1 have different numbers internally, and because a QP can have an alias.
+    /// Returns the table index of QP `qpn` if that QP accepts packets addressed to `to`. The two numbers can differ:
+    /// QP0 and QP1 have different numbers internally, and a QP can have an alias.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)

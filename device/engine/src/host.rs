@@ -1,4 +1,4 @@
-//! Interface through which the engine accesses its owner's work queues and memory.
+//! The engine's interface to its owner's work queues and memory.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ impl RecvSource {
     }
 }
 
-/// Reason that an XRC request may not use the SRQ that it specifies.
+/// Reason why an XRC request may not use the SRQ that it specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XrcError {
     /// No SRQ has the number, or the SRQ is not an XRC SRQ.
@@ -239,16 +239,16 @@ pub trait Host {
         self.next_recv(RecvSource::Qp(qpn))
     }
 
-    /// Returns when [`Host::next_recv`] can return the next receive request of `qpn`, if software is still posting it.
-    /// An RNR NAK then asks the peer to wait until that time.
+    /// Returns the time at which [`Host::next_recv`] can return the next receive request of `qpn`, if software is still
+    /// posting it. An RNR NAK then asks the peer to wait until that time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None
     }
 
     /// Checks whether requests to the XRC target `qpn` may use the SRQ `srqn`, and returns the protection domain that
-    /// their memory accesses are checked against. Called for each request packet, because an SRQ can be destroyed
-    /// between two packets.
+    /// their memory accesses are checked against. Called for each request packet: an SRQ can be destroyed between two
+    /// packets.
     ///
     /// # Errors
     /// Fails if the SRQ does not exist, is not an XRC SRQ, or is not in the target's XRC domain.
@@ -258,8 +258,8 @@ pub trait Host {
     }
 
     /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
-    /// end-to-end credits. Returns `None` if counting is expensive, because software posts requests in guest memory
-    /// without a doorbell. Credits then do not limit the requester.
+    /// end-to-end credits. Returns `None` if counting would be expensive (software posts requests in guest memory
+    /// without a doorbell); credits then do not limit the requester.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None

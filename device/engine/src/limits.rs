@@ -32,8 +32,8 @@ pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 /// segmentation offload (GSO) buffers with frames of equal length, but short enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
-/// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests). A
-/// limit is needed because a guest can link a request to itself, which makes the chain endless.
+/// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).
+/// Without the limit, a guest could make the step endless by linking a request to itself.
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
 /// Number of steps without a frame after which `poll_transmit` returns. `poll_timeout` then returns a time in the past
@@ -66,12 +66,12 @@ pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 /// indefinitely if the owner polled them more slowly than queues are flushed.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 
-/// Number of events after which a call that handles deadlines or QPs in ERR returns. A limit is needed because a host
-/// may write a trace line for each event.
+/// Number of events after which a call that handles deadlines or QPs in ERR returns. A host may write a trace line for
+/// each event, so the limit keeps such a call short.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// Polling interval for QPs in ERR. Polling finds receive requests posted after the error, which no doorbell announces.
-/// JingZhao interface, section 10.5, requires 1 to 10 ms.
+/// Polling interval for QPs in ERR. Polling finds receive requests posted after the error, for which there is no
+/// doorbell. JingZhao interface, section 10.5, requires 1 to 10 ms.
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// Number of QPs in ERR polled per [`ERROR_POLL_PERIOD`]. Polling an empty receive queue takes a fraction of a

@@ -1,5 +1,5 @@
-//! Local operations of a send queue, such as fast registration, which send no packets. The engine only orders them; the
-//! host defines what they do.
+//! Local operations of a send queue, such as fast registration, that do not send packets. The engine only orders them;
+//! the host defines what they do.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.8.3.3 (ordering).

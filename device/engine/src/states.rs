@@ -1,4 +1,4 @@
-//! Counts queue pairs by state. The counts are updated at each transition, so reading them requires no scan.
+//! Counts queue pairs by state. The counts are updated at each transition, so reading them does not require a scan.
 
 use serde::{Deserialize, Serialize};
 

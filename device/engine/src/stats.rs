@@ -82,8 +82,8 @@ pub struct IpTraffic {
     pub multicast_packets: u64,
     /// Octets in the multicast packets.
     pub multicast_octets: u64,
-    /// Received packets that no QP accepted, because no QP matched, or because the service, state, addresses or P_Key
-    /// did not match. Their PSNs were not checked.
+    /// Received packets that no QP accepted: no QP matched, or the service, state, addresses or P_Key did not match.
+    /// Their PSNs were not checked.
     pub discarded: u64,
 }
 
@@ -147,7 +147,7 @@ impl ByVersion {
         }
     }
 
-    /// Returns the counters for the IP version of these addresses.
+    /// Returns the counters for the IP version of `ip`.
     pub(crate) fn of(&mut self, ip: &IpAddrs) -> &mut IpTraffic {
         match ip {
             IpAddrs::V4 { .. } => &mut self.v4,

@@ -140,7 +140,7 @@ impl SendOp {
 /// The earlier requests in the same send queue that a request waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fence {
-    /// Waits for no earlier request.
+    /// Does not wait for earlier requests.
     #[default]
     None,
     /// Waits for earlier READs and atomics (IBTA volume 1, section 10.8.3.3).

@@ -59,7 +59,7 @@ fn acks_advertise_posted_receive_requests() {
         // After the first message, six receive requests remain. The credit code for six is 5.
         assert_eq!(codes(&pair.frames(B)), [Syndrome::Ack { credits: 5 }], "{op:?}");
     }
-    // A host that does not count receive requests advertises no credits (code 31).
+    // A host that does not count receive requests does not advertise credits (code 31).
     pair.b.host.counts_receives = false;
     pair.post(A, write(1, 0x8000, 10));
     for frame in pair.frames(A) {

@@ -81,7 +81,7 @@ fn each_group_member_checks_pkey_and_qkey() {
     let mut pair = members(5, |nth, attrs| match nth {
         0 => attrs.qkey = Qkey::new(0x2222),
         1 => attrs.pkey_index = 1,
-        // A UC QP receives no copy, because only datagrams can be multicast.
+        // Only datagrams can be multicast, so a UC QP does not receive a copy.
         2 => attrs.service = Service::Uc,
         _ => {}
     });

@@ -194,7 +194,7 @@ fn retransmission_does_not_repeat_fast_registration() {
     pair.a.host.post_send(A.qpn(), send(1, 300));
     pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
     pair.post(A, send_through(3, FAST | 1, 300));
-    // The first packet is lost, so the retry has to skip the registration, which has already been executed.
+    // The first packet is lost. The retry must skip the registration, which has already been executed.
     pair.lose(A, 0);
     pair.advance(TIMEOUT);
     pair.flow();
@@ -297,7 +297,7 @@ fn invalidated_key_blocks_message_in_progress() {
     }
 }
 
-/// A duplicate READ checks the key again, because the key may have been invalidated since the READ was executed.
+/// A duplicate READ checks the key again: it may have been invalidated since the READ was executed.
 #[test]
 fn duplicate_read_is_dropped_after_key_invalidation() {
     let mut pair = registered();
@@ -427,7 +427,7 @@ fn owner_flush_completes_only_the_failed_receive() {
     assert_eq!(pair.b.host.queues[&B.qpn().get()].recv.len(), 1);
 }
 
-/// The rejected WRITE has consumed no receive request, so only an event reports the error.
+/// The rejected WRITE has not consumed a receive request, so only an event reports the error.
 #[test]
 fn responder_error_with_owner_flush_raises_event_without_cqe() {
     let mut pair = owner();

@@ -48,8 +48,8 @@ fn ready(receives: u64) -> Pair {
     pair
 }
 
-/// Checks section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SENDs with invalidate, and
-/// READs or atomics inside a message.
+/// Section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SENDs with invalidate, and READs
+/// or atomics inside a message.
 #[test]
 fn opcode_sequence_is_enforced() {
     // Each case: the last packet of the incomplete message, if any, and the opcodes that are valid next.
@@ -108,7 +108,7 @@ fn opcode_sequence_is_enforced() {
     }
 }
 
-/// Checks section 9.7.4.1 (length validation) with a path MTU of 256.
+/// Section 9.7.4.1 (length validation) with a path MTU of 256.
 #[test]
 fn payload_length_must_match_opcode() {
     for (first, last, only) in

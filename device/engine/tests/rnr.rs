@@ -114,8 +114,8 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If the responder's software sets no minimum RNR timer, the requested wait grows with each NAK, so that a few retries
-/// suffice even if the receive request is posted late.
+/// If the responder's software does not set a minimum RNR timer, the requested wait grows with each NAK, so that a few
+/// retries suffice even if the receive request is posted late.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));

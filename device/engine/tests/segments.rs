@@ -4,7 +4,7 @@ use crate::common::*;
 use engine::*;
 use protocol::roce::*;
 
-/// A frame of the engine, and what remains to be done before it leaves the host.
+/// A frame of the engine, and the work left to do before it leaves the host.
 type Sent = (Vec<u8>, Offload);
 
 /// Creates a pair whose engines may leave segmentation to others.
@@ -91,7 +91,7 @@ fn post_all(pair: &mut Pair) {
     pair.post(A, send(6, 0));
 }
 
-/// Engines with and without the offload report, count and write the same.
+/// The engines report, count and write the same with and without the offload.
 #[test]
 fn offload_changes_neither_results_nor_counters() {
     let [plain, divided] = [TxOffloads::None, TxOffloads::Segmentation].map(|offloads| {
@@ -119,7 +119,7 @@ fn unreliable_connection_carries_several_packets() {
     assert_eq!(pair.bytes(B, 0x8000, 3000), pair.bytes(A, 0, 3000));
 }
 
-/// After a packet of the middle has been lost, a repeated frame can overlap packets that have arrived.
+/// If only some packets of a frame arrive, the retransmitted frame overlaps them.
 #[test]
 fn only_missing_packets_of_overlapping_frame_are_executed() {
     let mut pair = pair();
@@ -138,7 +138,7 @@ fn only_missing_packets_of_overlapping_frame_are_executed() {
     assert_eq!(pair.bytes(B, 0x8000, 1024), pair.bytes(A, 0, 1024));
 }
 
-/// IBTA 9.7.5.2: the refused message is repeated as a whole.
+/// IBTA 9.7.5.2: the refused message is retransmitted in full.
 #[test]
 fn refused_frame_is_sent_again() {
     let mut pair = pair();

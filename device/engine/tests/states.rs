@@ -36,7 +36,7 @@ fn requests_posted_in_err_are_flushed() {
     pair.modify(A, State::Err);
     pair.post(A, write(1, 0x8000, 10));
     assert_eq!(pair.a.sends(), [(1, Err(Status::Flushed))]);
-    // No doorbell announces receive requests; polling finds them within 10 ms.
+    // Receive requests are posted without a doorbell; polling finds them within 10 ms.
     pair.post_recv(A, 11, 0, 100);
     let due = pair.a.engine.poll_timeout().unwrap();
     assert!(due.saturating_since(pair.now) <= Duration::from_millis(10));
@@ -204,7 +204,7 @@ fn failed_uc_send_leaves_receive_queue_working() {
 
 /// JingZhao interface, section 10.5: after SQERR2RTS, the send queue resumes at the next doorbell.
 #[test]
-fn sqerr2rts_flushes_requests_announced_by_earlier_doorbells() {
+fn sqerr2rts_flushes_requests_of_earlier_doorbells() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
     pair.a.host.post_send(A.qpn(), request(0, SendOp::Send { imm: None }, &[bad]));

@@ -66,7 +66,7 @@ pub(crate) struct Headers<'a> {
     pub(crate) ext: &'a Ext,
 }
 
-/// What [`Ctx::emit`] appended to the output.
+/// Size of the frame that [`Ctx::emit`] appended to the output, and the work left to do on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Emitted {
     /// Length of the frame in bytes.
@@ -142,8 +142,8 @@ impl Core {
         self.attrs.mtu.bytes()
     }
 
-    /// Returns whether frames to the connected peer may carry several packets. Until its MAC is resolved, they may not,
-    /// because such frames wait in wire format.
+    /// Returns whether frames to the connected peer may carry several packets. Frames to a peer whose MAC is not
+    /// resolved yet wait in wire format, so they may not.
     pub(crate) fn may_offload_segmentation<H>(&self, ctx: &Ctx<'_, H>) -> bool {
         let dst_mac = self.attrs.path.dst_mac;
         ctx.offloads == TxOffloads::Segmentation && dst_mac != MacAddr::default() && !dst_mac.is_multicast()
@@ -158,7 +158,7 @@ impl<H: Host> Ctx<'_, H> {
             Kind::Write => PeerRequest::Write,
             Kind::Read => PeerRequest::Read,
             Kind::Atomic => PeerRequest::Atomic,
-            // SENDs are not reported, because the device already sees each one: it provides the receive request.
+            // SENDs are not reported: the device sees each one when it provides the receive request.
             Kind::Send
             | Kind::ReadResponse
             | Kind::Acknowledge
@@ -254,8 +254,8 @@ impl<H: Host> Ctx<'_, H> {
         Ok(Emitted { len, packets: 1, offload })
     }
 
-    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own. Of the payload, only
-    /// the length matters. Returns their number.
+    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own, and returns their
+    /// number. Of the payload, only the length matters.
     fn count_segments(&mut self, headers: &Headers<'_>, payload: &[u8], mtu: Mtu) -> u32 {
         let Headers { encap, bth, srqn, ext } = *headers;
         let packet = Packet { bth: *bth, srqn, ext: *ext, payload };

@@ -1,8 +1,8 @@
-//! Record of the requests that a responder has executed, used to detect duplicates and to replay READs and atomics.
+//! History of the requests that a responder has executed, used to detect duplicates and to replay READs and atomics.
 //!
 //! A packet whose PSN is behind the expected PSN is not necessarily a duplicate. It may belong to an earlier connection
 //! between the same QP numbers, or be forged. It is a duplicate only if it repeats a request made on this connection.
-//! READs and atomics are replayed only from their records.
+//! READs and atomics are replayed only from this history.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4.1.2 (duplicate requests), 9.7.5.1 and 9.7.5.1.3 (responder resources).
@@ -13,7 +13,7 @@ use protocol::roce::Reth;
 
 use crate::segment::packet_count;
 
-/// Requests executed on one connection. Packets are numbered from the start of the connection. Unlike PSNs, these
+/// Requests executed on one connection. Packets are numbered from the start of the connection. Unlike PSNs, packet
 /// numbers never wrap.
 #[derive(Debug, Default)]
 pub(crate) struct RequestHistory {

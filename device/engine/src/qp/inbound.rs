@@ -127,8 +127,8 @@ impl Inbound {
     }
 
     /// Executes a SEND or WRITE packet permitted by the opcode sequence, or `packets` consecutive ones whose total
-    /// payload is that of `packet`. Returns whether the packet ended its message.
-    /// If it did, any receive request that the message consumed has been completed.
+    /// payload is that of `packet`. Returns whether the packet ended its message. If it did, any receive request that
+    /// the message consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,
@@ -146,7 +146,7 @@ impl Inbound {
         };
         let ends = operation.position().ends();
         if ends {
-            // Invalidate the key first, because it must be invalid by the time software can read the completion.
+            // Invalidate the key first: it must be invalid by the time software can read the completion.
             if let Ext::Invalidate(rkey) = packet.ext {
                 ctx.host.remote_invalidate(on.initiator, rkey).map_err(RequestError::Invalidate)?;
             }
@@ -221,8 +221,8 @@ impl Inbound {
         }
         let (initiator, key) = (on.initiator, rkey.as_lkey());
         // Check the whole range at the first packet, so that an invalid WRITE changes no memory. The host checks the
-        // range of each packet again, so a single-packet message needs no separate check. With immediate data, the
-        // check must come before the receive request is fetched.
+        // range of each packet again, so a single-packet message does not need a separate check. With immediate data,
+        // the check must come before the receive request is fetched.
         if begins && len > 0 && (!ends || operation.has_imm()) {
             ctx.host
                 .check(initiator, key, va, u64::from(len), Access::RemoteWrite)

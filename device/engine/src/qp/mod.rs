@@ -1,5 +1,5 @@
-//! A queue pair: a requester for the send queue and a responder for the receive queue. The two share the QP state, the
-//! path and the QP number, and nothing else.
+//! A queue pair: a requester for the send queue and a responder for the receive queue. The two share only the QP state,
+//! the path and the QP number.
 
 pub(crate) mod attr;
 mod congestion;

@@ -108,8 +108,8 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Returns whether the engine must poll the receive queue in ERR to find requests to flush, because no doorbell
-    /// announces them.
+    /// Returns whether the engine must poll the receive queue in ERR for requests to flush. They are posted without a
+    /// doorbell.
     pub(crate) fn polls_receives(&self) -> bool {
         !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }
@@ -280,8 +280,8 @@ impl Qp {
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
-        // IBTA 9.6.1.1, 9.6.1.2: check the service, state, addresses and P_Key. Packets that fail a check cause no
-        // response.
+        // IBTA 9.6.1.1, 9.6.1.2: check the service, state, addresses and P_Key. Packets that fail a check are dropped
+        // without a response.
         let admitted = if !service.accepts(packet.bth.opcode) && !notification {
             Err(DropReason::WrongService)
         } else if !self.core.state.receives() {
@@ -523,8 +523,8 @@ impl Qp {
         self.flush(ctx);
     }
 
-    /// Flushes the requests announced before software moved the QP out of SQE. The send queue resumes with the requests
-    /// announced by the next doorbell (JingZhao interface, section 10.5).
+    /// Flushes the requests that doorbells posted before software moved the QP out of SQE. The send queue resumes with
+    /// the requests that the next doorbell posts (JingZhao interface, section 10.5).
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         // The loop is bounded, because a guest can link a request to itself. Requests that remain after the last
         // iteration are executed instead of flushed.
@@ -562,8 +562,8 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
-            // IBTA 10.2.9: requests in a shared queue are not flushed, because other QPs can use them. The event
-            // reports that this QP holds no more of them.
+            // IBTA 10.2.9: requests in a shared queue are not flushed; other QPs can use them. The event reports that
+            // this QP holds no more of them.
             if core.uses_srq() {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);

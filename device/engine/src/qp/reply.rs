@@ -9,7 +9,7 @@
 //! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
 //! - The responses to a READ carry only the requested bytes, and are sent only if the key permits the access. If a READ
 //!   is repeated while its responses are being sent, they restart instead of being sent twice.
-//! - Datagrams cause no reply, and neither do packets that no QP accepts.
+//! - Datagrams, and packets that no QP accepts, are never replied to.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
@@ -270,7 +270,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never causes a NAK, because it may be forged or a late copy.
+                // A duplicate never causes a NAK: it may be forged or a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();
@@ -296,7 +296,7 @@ impl Replies {
 fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     match aeth.syndrome {
         Syndrome::Ack { .. } => {
-            // IBTA 9.7.7.2: a responder that uses a shared receive queue advertises no credits.
+            // IBTA 9.7.7.2: a responder that uses a shared receive queue does not advertise credits.
             let posted = if core.uses_srq() { None } else { ctx.host.posted_receives(core.qpn) };
             let credits = credit_code(posted);
             Aeth { syndrome: Syndrome::Ack { credits }, ..aeth }

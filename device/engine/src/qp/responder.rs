@@ -12,11 +12,11 @@
 //! expected PSN can cause a fatal NAK. A duplicate READ whose key is no longer valid is dropped, so a forged duplicate
 //! cannot tear down the connection.
 //!
-//! Every XRC request specifies an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ
-//! that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets
-//! specify different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the specification
-//! defines local events but no NAK codes for them. Memory accesses by an accepted request are checked against the
-//! protection domain of the SRQ.
+//! Every XRC request specifies an SRQ, even if it does not consume a receive request. The target rejects a request for
+//! an SRQ that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose
+//! packets specify different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the
+//! specification defines local events but no NAK codes for them. Memory accesses by an accepted request are checked
+//! against the protection domain of the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
@@ -456,7 +456,7 @@ impl RequestContext {
 }
 
 fn check_read<H: Host>(initiator: Initiator, ctx: &Ctx<'_, H>, reth: &Reth) -> Result<(), AccessError> {
-    // A READ of length 0 accesses no memory, so its key is not checked.
+    // A READ of length 0 does not access memory, so its key is not checked.
     if reth.dma_len == 0 {
         return Ok(());
     }

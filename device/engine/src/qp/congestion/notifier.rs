@@ -1,4 +1,4 @@
-//! The notification point (NP) of DCQCN, which sends congestion notifications.
+//! The DCQCN notification point (NP): sends congestion notifications.
 
 use std::time::Duration;
 

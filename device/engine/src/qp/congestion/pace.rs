@@ -112,13 +112,13 @@ impl Pace {
         self.paused &= now < self.burst_from;
     }
 
-    /// Returns when a link with the current rate would finish sending the burst.
+    /// Returns the time at which a link with the current rate would finish sending the burst.
     fn due(&self) -> Instant {
         self.burst_from + Duration::from_nanos(self.burst * 1_000_000_000 / self.rate)
     }
 
     fn refresh(&mut self, now: Instant) {
-        // The loop stops after `PERIODS` periods, because the flow is then back at full rate.
+        // Stop after `PERIODS` periods; the flow is then back at full rate.
         while now >= self.period_from + PERIOD && self.periods < PERIODS {
             self.period_from = self.period_from + PERIOD;
             self.periods += 1;

@@ -9,8 +9,8 @@
 //! completed up to the acknowledged PSN, because the responder counts a READ that is split into chunks as several
 //! messages. Apart from this difference, the two counts are equal.
 //!
-//! The requester is not limited before the first ACK, or if the responder advertises no credits. In both cases, the
-//! worst outcome of sending is an RNR NAK.
+//! The requester is not limited before the first ACK, or if the responder does not advertise credits. In both cases,
+//! the worst outcome of sending is an RNR NAK.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.

@@ -1,6 +1,6 @@
 //! Requester of a reliable connection (RC, XRC initiator): fetches send requests, segments them into packets, and
-//! retransmits the packets until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles
-//! what the responder returns.
+//! retransmits the packets until they are acknowledged. [`transmit`] selects the next packet to send, and [`response`]
+//! handles the responder's replies.
 //!
 //! Requests are queued in posting order, each with its range of PSNs. A READ consumes one PSN per response packet.
 //! Three PSNs describe the whole state:
@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// Reason that a request cannot start.
+/// Reason why a request cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallReason {
     Fence,
@@ -219,8 +219,8 @@ impl Requester {
         (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall, because
-    /// it has requests in flight whose completion triggers the next fetch.
+    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall: it has
+    /// requests in flight whose completion triggers the next fetch.
     fn request_limit(pooled: PooledSlots) -> usize {
         if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }
@@ -407,7 +407,7 @@ impl Requester {
         self.implied_nak_armed = false;
     }
 
-    /// Removes the front request without returning it, because moving it would copy several hundred bytes.
+    /// Removes the front request in place. Returning it would copy several hundred bytes.
     fn drop_front(&mut self) {
         drop(self.queue.pop_front());
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);

@@ -248,12 +248,12 @@ impl Requester {
         Ok(())
     }
 
-    /// Acknowledges all packets before `to` that need no response data. Returns whether `to` is now the oldest
+    /// Acknowledges all packets before `to` that do not need response data. Returns whether `to` is now the oldest
     /// unacknowledged PSN. If not, the front request is a READ or atomic that still needs its data.
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;
-        // The loop terminates, because each iteration but the last removes a request from the queue.
+        // The loop terminates: each iteration but the last removes a request from the queue.
         while left > 0 {
             let Some(front) = self.queue.front() else { break };
             if front.returns_data() {

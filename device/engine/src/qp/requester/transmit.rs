@@ -192,8 +192,8 @@ impl Requester {
     /// Returns the part of the current READ to request with the next request packet.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
-        // If no response has arrived, repeat the READ unchanged. Its length did not cause the loss, because at least
-        // the first response would have arrived if the others had overrun a buffer.
+        // If no response has arrived, repeat the READ unchanged. Its length did not cause the loss: at least the first
+        // response would have arrived if the others had overrun a buffer.
         let repeated = next == 0 && self.is_outstanding(request.first);
         let mut unit = match request.chunk_packets {
             0 if request.packets <= window => request.packets.next_power_of_two(),
@@ -332,9 +332,9 @@ impl Requester {
         if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Returns whether a frame of `packets` packets in the middle of a message needs AckReq. At least four packets per window request an
-    /// ACK, and so does the last packet that the window permits. Otherwise, a message longer than the window would
-    /// stall.
+    /// Returns whether a frame of `packets` packets in the middle of a message needs AckReq. At least four packets per
+    /// window request an ACK, and so does the last packet that the window permits. Otherwise, a message longer than the
+    /// window would stall.
     fn needs_ack_req(&self, in_flight: u32, packets: u32) -> bool {
         let window = self.window();
         self.since_ack_req + packets >= (window / 4).max(1) || in_flight + packets >= window

@@ -1,4 +1,4 @@
-//! Determines why a requester sends nothing, by making the same decisions as [`transmit`](super::transmit) without
+//! Determines why a requester does not send, by making the same decisions as [`transmit`](super::transmit) without
 //! sending.
 
 use super::rnr::RnrState;
@@ -9,7 +9,7 @@ use crate::qp::{Core, ahead};
 use crate::{Instant, SendOp, Unanswered, WaitReason};
 
 impl Requester {
-    /// Returns why [`Requester::transmit`] produces no frame, or [`WaitReason::Turn`] if it would produce one.
+    /// Returns why [`Requester::transmit`] does not produce a frame, or [`WaitReason::Turn`] if it would produce one.
     pub(crate) fn wait_reason(&self, core: &Core, pooled: PooledSlots, now: Instant) -> WaitReason {
         let refusals = self.rnr_retries;
         let most = rnr_limit(core);

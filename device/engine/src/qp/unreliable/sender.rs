@@ -57,7 +57,7 @@ impl Sender {
         self.may_have_posted || self.current.is_some()
     }
 
-    /// Returns why [`Sender::transmit`] would produce no frame, or [`WaitReason::Turn`] if it would produce one.
+    /// Returns why [`Sender::transmit`] would not produce a frame, or [`WaitReason::Turn`] if it would produce one.
     pub(crate) fn wait_reason(&self, core: &Core) -> WaitReason {
         match core.state {
             _ if self.current.is_some() => WaitReason::Turn,
