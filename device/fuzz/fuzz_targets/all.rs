@@ -1,4 +1,4 @@
-//! All fuzz targets of the device crate in one binary, because each binary links the whole crate. The environment
+//! All fuzz targets of the device crate, in a single binary so that the crate is linked only once. The environment
 //! variable `HCAD_FUZZ_TARGET` selects the target.
 #![no_main]
 

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use card::memory::limits::MAX_BYTES_OF_ALL;
 use device::config::{Config, ConfigFile};
 
-/// Runs one input. Any text is either rejected with a one-line error or accepted as a configuration from which devices
-/// can be created.
+/// Runs one input. Any text is either rejected with a one-line error or accepted as a configuration that devices can be
+/// created from.
 pub fn run(input: &[u8]) {
     let Ok(file) = serde_json::from_slice::<ConfigFile>(input) else { return };
     match Config::try_from(file) {

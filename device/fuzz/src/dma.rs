@@ -85,7 +85,7 @@ impl Bench {
             9 | 10 => self.write(input),
             11 | 12 => self.read(input),
             13 => self.exchange(input),
-            // Keep this rare, because it unmaps all ranges.
+            // Keep this rare: it unmaps all ranges.
             14 if input.byte() < 32 => self.truncate_file(input),
             14 => {}
             _ => {

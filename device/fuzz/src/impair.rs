@@ -1,4 +1,4 @@
-//! Fuzzes impairment rules and frames. Frames are identified by direction and length, because no rule changes either.
+//! Fuzzes impairment rules and frames. Frames are identified by direction and length, neither of which a rule changes.
 //! Each frame must come out exactly as often as the matching rules specify, or less often if too many frames are held
 //! back. No other frame may come out.
 

@@ -2,9 +2,8 @@
 //!
 //! An input for `jingzhao`, `mthca`, `e810` or `mlx5` consists of a byte that enables strict mode, tracing and mapped
 //! doorbells, followed by a list of operations that the guest, the client and the fabric perform on one device. For
-//! `jingzhao`, two additional bytes at the start select device options. About half of the operations are well-formed,
-//! because a device rejects most random ones. After every input, the device must still be able to serve a well-behaved
-//! guest.
+//! `jingzhao`, two additional bytes at the start select device options. About half of the operations are well-formed; a
+//! device rejects most random ones. After every input, the device must still be able to serve a well-behaved guest.
 
 pub mod config;
 pub mod control;
@@ -46,7 +45,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("vfio_messages", vfio::run),
 ];
 
-/// Each device interface's configuration key and fuzz target, and the number of bytes by which its random inputs grow
+/// Each device interface's configuration key and fuzz target, and the number of bytes that its random inputs grow by
 /// from run to run.
 pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("jingzhao", jingzhao::run, 8),

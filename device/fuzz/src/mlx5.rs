@@ -101,7 +101,7 @@ fn bring_up(guest: &mut Guest, page: UarIndex) {
     }
 }
 
-/// Returns the commands with which a well-behaved driver creates connected QPs. Their doorbells are in UAR page `page`.
+/// Returns a well-behaved driver's commands that create connected QPs. Their doorbells are in UAR page `page`.
 fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);

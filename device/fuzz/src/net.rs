@@ -13,7 +13,7 @@ use protocol::roce::Offload;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// LIDs from which the identities of the port, a static neighbour and an unknown host are derived.
+/// LIDs that determine the identities of the port, a static neighbour and an unknown host.
 const OWN: u16 = 2;
 const NEIGHBOUR: u16 = 3;
 const OTHER: u16 = 1;

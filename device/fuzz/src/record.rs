@@ -1,6 +1,6 @@
-//! Fuzzes the replay of untrusted records, such as those attached to bug reports. A replay must always return and never
-//! panic. A record contains the guest memory that the device reads, so it can also act as a guest that writes anything
-//! at any time.
+//! Fuzzes the replay of untrusted recordings, such as those attached to bug reports. A replay must always return and
+//! never panic. A recording contains the guest memory that the device reads, so it can also act as a guest that writes
+//! anything at any time.
 
 use std::io::Cursor;
 
@@ -16,8 +16,8 @@ use twox_hash::XxHash3_64;
 /// Maximum number of steps in one run.
 const STEPS: u64 = 512;
 
-/// Runs one input. The first byte selects a device or the parser for complete record files. A device replays the
-/// remaining bytes as the entries of a record.
+/// Runs one input. The first byte selects a device or the parser for complete recording files. A device replays the
+/// remaining bytes as the entries of a recording.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let Some(interface) = interfaces::ALL.get(usize::from(*first) % (interfaces::ALL.len() + 1)) else {

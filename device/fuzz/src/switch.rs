@@ -246,7 +246,7 @@ impl Model {
         self.peers.iter().position(|(peer, _)| peer.addr == addr)
     }
 
-    /// Returns the peer for which the MAC is configured.
+    /// Returns the peer that the MAC is configured for.
     fn owner(&self, mac: MacAddr) -> Option<usize> {
         self.peers.iter().position(|(peer, _)| peer.mac == Some(mac))
     }

@@ -28,7 +28,7 @@ const BUDGET: usize = 8;
 /// Maximum number of turns needed to complete all work for one operation.
 const TURNS: usize = 1000;
 
-/// Time limit for closing all descriptors. It expires only if one of them is left open.
+/// Timeout for closing all descriptors. It expires only if one of them is left open.
 const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
@@ -239,7 +239,7 @@ impl Bench {
         panic!("the work of an operation must complete");
     }
 
-    /// Like `settle`, but accepts that replies are still pending, because the last message may be incomplete.
+    /// Like `settle`, but accepts that replies are still pending: the last message may be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }

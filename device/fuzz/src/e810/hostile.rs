@@ -1,4 +1,4 @@
-//! Invalid driver operations. About half of them are almost valid, because devices reject most random operations.
+//! Invalid driver operations. Devices reject most random operations, so about half of these are almost valid.
 
 use drivers::Bus as _;
 use drivers::e810::{

@@ -63,7 +63,7 @@ pub(crate) fn start(options: u16, watched: u8) -> Guest {
     guest
 }
 
-/// Initialises the device as a driver would. Results are ignored, because memory may be unmapped.
+/// Initialises the device as a driver would. Memory may be unmapped, so results are ignored.
 pub(crate) fn bring_up(guest: &mut Guest) {
     guest.enable();
     usual(guest, [(Op::CloseHca, 0), (Op::InitHca, 0)]);

@@ -116,7 +116,7 @@ pub(crate) fn start(watched: u8) -> Guest {
     guest
 }
 
-/// Initialises the device as a driver does. Results are ignored, because memory may be unmapped.
+/// Initialises the device as a driver does. Memory may be unmapped, so results are ignored.
 pub(crate) fn bring_up(guest: &mut Guest) {
     guest.enable();
     guest.write(RESET, 1);
@@ -280,7 +280,7 @@ pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     }
 }
 
-/// Returns an in_modifier for which the command usually succeeds.
+/// Returns an in_modifier that the command usually accepts.
 pub(crate) fn number(op: Op, choice: u8) -> u32 {
     match op {
         Op::Sw2HwMpt | Op::Hw2SwMpt => CQ_KEY + u32::from(choice) % 8,
