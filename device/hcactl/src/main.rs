@@ -347,7 +347,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 /// Prints text. Returns false if the reader has closed standard output.
 fn print(text: &str) -> anyhow::Result<bool> {
     match io::stdout().write_all(text.as_bytes()) {
-        // The reader, such as `head`, needs no more output.
+        // The reader, such as `head`, does not need more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => Ok(written.map(|()| true)?),
     }

@@ -185,7 +185,7 @@ impl Records {
     }
 }
 
-/// Makes a path absolute, because hcad may run in a different working directory.
+/// Makes a path absolute. hcad may run in a different working directory.
 fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(file).with_context(|| file.display().to_string())
 }

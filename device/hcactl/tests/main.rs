@@ -35,7 +35,7 @@ fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         BufReader::new(&stream).read_line(&mut String::new()).unwrap();
-        // The write may fail, because the client may disconnect before the whole response has been sent.
+        // The write fails if the client disconnects before the whole response has been sent.
         let _ = (&stream).write_all(answer);
     });
     (folder, path)

@@ -71,8 +71,8 @@ impl Mailboxes {
     }
 }
 
-/// Returns the inbox as an array of `LEN` bytes. This never fails in practice, because the command table and the
-/// mailbox layouts agree on the sizes.
+/// Returns the inbox as an array of `LEN` bytes. This never fails in practice: the command table and the mailbox
+/// layouts agree on the sizes.
 ///
 /// # Errors
 /// INTERNAL_ERR if the inbox is shorter than `LEN`.

@@ -3,14 +3,13 @@
 use card::frontend::reason::{NO_REGISTER, WIDTH};
 use card::telemetry::reason::IgnoreReason;
 
-/// The most recent first half of each doorbell register in each UAR page. Because each page has its own halves,
+/// The most recent first half of each doorbell register in each UAR page. Each page has its own halves, so that
 /// processes cannot complete each other's doorbells.
 #[derive(Debug)]
 pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
 impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
-    /// Creates zeroed halves for `pages` UAR pages. The number of pages is bounded, because the BAR is at most 16 MiB
-    /// long.
+    /// Creates zeroed halves for `pages` UAR pages. The BAR is at most 16 MiB long, which bounds the number of pages.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }

@@ -91,9 +91,8 @@ impl EntryRing {
 }
 
 /// A ring without a consumer index. Its only flow control is the owner bit. Software should set the bit in all entries
-/// before it creates the queue, and then in each entry that it has consumed. Because some software does not set the
-/// bits before it creates the queue, the device checks the bit only if it was set in every entry when the ring was
-/// created.
+/// before it creates the queue, and then in each entry that it has consumed. Some software does not set the bits before
+/// it creates the queue, so the device checks the bit only if it was set in every entry when the ring was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRing {
     ring: EntryRing,

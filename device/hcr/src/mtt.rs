@@ -65,7 +65,7 @@ impl Mtt {
         Ok(())
     }
 
-    /// Writes an entry for which [`Mtt::reserve`] has made room. `None` marks an entry that has no page.
+    /// Writes an entry that [`Mtt::reserve`] has made room for. `None` marks an entry that has no page.
     pub fn set(&mut self, entry: u64, page: Option<Iova>) {
         if let Some((chunk, slot)) = self.locate(entry)
             && let Some(chunk) = self.change().get_mut(chunk)
@@ -74,7 +74,7 @@ impl Mtt {
         }
     }
 
-    /// Discards the entries in these ICM pages.
+    /// Discards the entries in the given ICM pages.
     pub fn invalidate(&mut self, icm_pages: RangeInclusive<u64>) {
         let base = page_of(self.base);
         let (first, last) = icm_pages.into_inner();

@@ -9,7 +9,7 @@ use super::entry_ring::WriteError;
 /// Whether to raise a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// The queue raises no event.
+    /// Do not raise an event.
     No,
     /// The queue was armed. Raise a completion event in this EQ, if the EQ exists.
     Yes(Eqn),
@@ -27,7 +27,7 @@ pub struct CqError {
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault, the queue accepts no more entries, because software could not detect the gap left by the lost one.
+/// After a fault, the queue stops accepting entries: software could not detect the gap left by the lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,
@@ -54,7 +54,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault, because the queue has a new buffer without a gap.
+    /// Clears the fault once the queue has a new buffer, which has no gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }

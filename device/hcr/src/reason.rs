@@ -14,7 +14,7 @@ pub const NO_CQ: IgnoreReason = IgnoreReason::guest_bug("no_cq");
 pub const NO_EQ: IgnoreReason = IgnoreReason::guest_bug("no_eq");
 /// The object belongs to a different doorbell page.
 pub const FOREIGN_PAGE: IgnoreReason = IgnoreReason::guest_bug("foreign_page");
-/// The doorbell announces more requests than the queue has slots.
+/// The doorbell covers more requests than the queue has slots.
 pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
 /// Software has not initialised the device.
 pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");

@@ -87,7 +87,7 @@ pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     found
 }
 
-/// Returns the ICM address at which a table ends.
+/// Returns the ICM address where a table ends.
 pub fn end(table: &Table, entry_len: u16) -> u128 {
     u128::from(table.base.get()) + u128::from(table.entries()) * u128::from(entry_len)
 }

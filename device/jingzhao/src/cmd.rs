@@ -53,8 +53,8 @@ pub fn execute(
     mailboxes.send(cx.dma, command.out_param)
 }
 
-/// Rejects commands that the vendor's document lists without defining their layouts. No software issues these commands
-/// (section 3.14).
+/// Rejects commands that the vendor's document lists without defining their layouts. No software issues them (section
+/// 3.14).
 fn reject_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,

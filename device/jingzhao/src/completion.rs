@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// QPN with the high bits that software sets. The QPN in the engine's completion may lack these bits.
+    /// QPN with the high bits that software sets. The QPN in the engine's completion may lack them.
     const QPN: Qpn = Qpn::new(0x9c_0005);
 
     fn addresses() -> Addresses {

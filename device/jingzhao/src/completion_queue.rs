@@ -13,7 +13,7 @@ use protocol::ids::{Cqn, Lkey, Pdn};
 
 use super::queue_start::offset;
 
-/// A completion queue. After a fault, it accepts no entries until it is resized (RESIZE_CQ) or re-created.
+/// A completion queue. After a fault, it does not accept entries until it is resized (RESIZE_CQ) or re-created.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
@@ -84,8 +84,8 @@ impl CompletionQueue {
     }
 }
 
-/// Returns the buffer that a context describes. A start outside the region is ignored, because the vendor's document
-/// marks the start field as unused (J-49).
+/// Returns the buffer that a context describes. A start outside the region is ignored; the vendor's document marks the
+/// start field as unused (J-49).
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn context_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
-        // `start` is an address in the region, an offset, or neither. `first` is the entry of the region at which the
+        // `start` is an address in the region, an offset, or neither. `first` is the entry of the region where the
         // queue then starts.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);

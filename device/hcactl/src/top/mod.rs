@@ -19,7 +19,7 @@ use crate::{Daemon, counters};
 /// Width of the `--once` output, in columns.
 const WIDTH: u16 = 80;
 
-/// Number of queue pairs by which Page Up and Page Down scroll.
+/// Number of queue pairs that Page Up and Page Down scroll by.
 const PAGE: usize = 10;
 
 /// Monitor devices and queue pairs: rates, retransmissions, errors

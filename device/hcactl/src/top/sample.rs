@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::{Daemon, counters};
 
-/// Maximum number of queue pairs polled per device. It limits the load on the device, because each page of queue pairs
-/// takes one iteration of its event loop.
+/// Maximum number of queue pairs polled per device. It limits the load on the device: each page of queue pairs takes
+/// one iteration of its event loop.
 const MAX_QPS: usize = 1024;
 
 /// Counters obtained from one poll.

@@ -1,4 +1,4 @@
-//! The screen of `hcactl top`, which fits a terminal of 80 columns and 24 lines.
+//! The `hcactl top` screen, which fits a terminal of 80 columns and 24 lines.
 
 use std::cmp::Ordering;
 

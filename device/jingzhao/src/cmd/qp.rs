@@ -62,7 +62,7 @@ pub(super) fn modify(
     if transition == Transition::Init2Rtr {
         watch.insert(index, cx.now);
     }
-    // A failed write is ignored, because software may have unmapped the page since RST2INIT.
+    // Ignore a failed write: software may have unmapped the page since RST2INIT.
     let _ = ctx.wr_qp_all(cx.dma, index, &mut qp.key);
     let qpn = qp.qpn;
     let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);

@@ -44,15 +44,14 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // Software lays out the entries according to the sizes that QUERY_DEV_LIM reports, so these sizes must match the
-    // shifts.
+    // The shifts must match the entry sizes that QUERY_DEV_LIM reports: software lays out the entries accordingly.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
 };
 
 impl CtxTable {
-    /// Returns the table index of the object with this number. Number bits above the index are ignored.
+    /// Returns the table index of object `number`. Number bits above the index are ignored.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }

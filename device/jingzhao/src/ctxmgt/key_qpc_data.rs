@@ -66,7 +66,7 @@ impl KeyQpc {
         was_dirty
     }
 
-    /// Clears all dirty marks, because the whole context is being written back.
+    /// Clears all dirty marks. Called when the whole context is being written back.
     pub(super) fn clear_dirty(&mut self) {
         self.dirty = 0;
     }

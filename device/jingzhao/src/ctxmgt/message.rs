@@ -11,8 +11,8 @@
 //! | Frame Encap | [`RdEncap`] | |
 //!
 //! In the CtxMgt document, responses to Requester Trans Control, Requester Recv Control and Execution Engine also
-//! contain the key data of a CQ and its EQ. Here, the responses contain only the CQN. The device looks up the rest when
-//! it writes a queue entry.
+//! contain the key data of a CQ and its EQ. Here, they contain only the CQN, and the device looks up the rest when it
+//! writes a queue entry.
 //!
 //! Fields marked "Model" are not listed in the CtxMgt document. They are part of the context, and the unit needs them
 //! to behave as the JingZhao interface document specifies.
