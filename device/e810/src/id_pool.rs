@@ -1,4 +1,4 @@
-//! An allocator of 16-bit identifiers, which always returns the lowest free one.
+//! Allocator of 16-bit identifiers. It always returns the lowest free one.
 
 /// A range of identifiers, each free or in use.
 #[derive(Clone, Debug)]

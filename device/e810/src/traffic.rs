@@ -63,8 +63,7 @@ impl State {
         deliver(&mut self.lan, &self.function.pf_config, (cx.dma, cx.monitor), frame, &layers, &receivers);
     }
 
-    /// Delivers a frame from a VSI to the frame's local receivers. Returns whether the frame also goes to the
-    /// wire.
+    /// Delivers a frame from a VSI to its local receivers. Returns whether it also goes to the wire.
     fn forward(&mut self, guest: (&GuestMemory, &mut Monitor), sent: OutgoingFrame, frame: &[u8]) -> bool {
         let pf_config = &self.function.pf_config;
         let to = match sent.destination {

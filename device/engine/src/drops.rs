@@ -20,7 +20,7 @@ macro_rules! reasons {
             /// All reasons, in declaration order.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
-            /// Returns the name of the reason. The name is stable and is also the name of the reason's counter.
+            /// Returns the reason's name, which is stable and also the name of its counter.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$reason => stringify!($counter),)+

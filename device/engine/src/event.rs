@@ -70,7 +70,7 @@ pub struct RecvDone {
     pub solicited: bool,
     /// IPv4 TOS or IPv6 traffic class of the message's last packet.
     pub traffic_class: u8,
-    /// Whether the datagram had a GRH. If the QP has a GRH area, that area contains the header.
+    /// Whether the datagram had a GRH. If the QP has a GRH area, it holds the header.
     pub grh: bool,
     /// Index of the P_Key table entry that matched.
     pub pkey_index: u16,
@@ -118,8 +118,8 @@ pub enum AsyncEvent {
     AccessError(AccessError),
     /// The QP's SRQ could not be read. The event concerns the SRQ, but each QP that uses the SRQ may report it.
     SrqCatastrophic,
-    /// The QP is in ERR and no longer holds any request from its SRQ or from an XRC SRQ. No more requests from these
-    /// SRQs will complete on this QP.
+    /// The QP is in ERR and no longer holds any request from its SRQ or from an XRC SRQ. No more of their requests will
+    /// complete on this QP.
     LastWqeReached,
     /// XRC target: a request specified an SRQ that does not exist or is not an XRC SRQ.
     InvalidXrceth(Srqn),

@@ -63,7 +63,7 @@ pub enum XrcError {
     DomainViolation,
 }
 
-/// Identity against which memory accesses are checked.
+/// Identity that memory accesses are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
     /// Protection domain that the key must belong to. This is the QP's protection domain or, if an XRC target executes
@@ -233,8 +233,8 @@ pub trait Host {
     /// Fetches the next request from a receive queue or an SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Fetches the next receive request of a QP without an SRQ, in order to flush it. The engine ignores the scatter
-    /// list of the request.
+    /// Fetches the next receive request of a QP without an SRQ, in order to flush it. The engine ignores its scatter
+    /// list.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
@@ -328,7 +328,7 @@ pub trait Host {
         Err(AccessError::Kind)
     }
 
-    /// Invalidates the local key of a READ with invalidate, after the data of the READ has arrived.
+    /// Invalidates the local key of a READ with invalidate, after the READ's data has arrived.
     ///
     /// # Errors
     /// On error, the key is unchanged.

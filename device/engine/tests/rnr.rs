@@ -114,8 +114,8 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If the responder's software does not set a minimum RNR timer, the requested wait grows with each NAK, so that a few
-/// retries suffice even if the receive request is posted late.
+/// If the responder's software does not set a minimum RNR timer, the requested wait grows with each NAK. A few retries
+/// then suffice even if the receive request is posted late.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
@@ -137,7 +137,7 @@ fn repeated_rnr_naks_increase_timer() {
     );
 }
 
-/// Software is still writing a receive request. The host reports when that request can be fetched.
+/// Software is still writing a receive request. The host reports when it can be fetched.
 #[test]
 fn rnr_timer_covers_time_until_pending_receive_is_posted() {
     for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {

@@ -17,7 +17,7 @@ use super::input::Input;
 
 /// Maximum number of MACs learned from one peer.
 const LEARNED: usize = 512;
-/// Time after which a learned MAC ages out.
+/// Time until a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
 /// Time during which a recently used MAC cannot move to another peer: the hold time of 2 s, minus the refresh interval
 /// of 500 ms.

@@ -1,4 +1,4 @@
-//! A copy of the memory translation table (MTT), which lists the bus pages of memory regions.
+//! Copy of the memory translation table (MTT): the bus pages of memory regions.
 //!
 //! The table itself is in ICM. The copy holds the entries written so far, in one chunk per ICM page. A chunk is created
 //! when an entry in its page is first written, and discarded when the page is unmapped.

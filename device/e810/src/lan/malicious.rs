@@ -1,9 +1,8 @@
 //! Malicious driver detection (MDET): the offending queue stops, and registers report the queue and the event
 //! type.
 //!
-//! The specification defines the registers but not the event types. The event types that [`DriverError::reason`]
-//! returns are specific to this device. Linux logs the event type and relies on the transmit watchdog to reset the
-//! function.
+//! The specification defines the registers but not the event types. Those that [`DriverError::reason`] returns are
+//! specific to this device. Linux logs the event type and relies on the transmit watchdog to reset the function.
 //!
 //! # Spec
 //! E810 interface, sections 3.3 (bit 19) and 8.7.

@@ -53,7 +53,7 @@ pub(super) struct OutgoingFrame {
     pub(super) destination: Destination,
 }
 
-/// An error from adding a transmit queue.
+/// Reason why a transmit queue cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AddError {
     #[error("transmit queue {0} does not exist")]

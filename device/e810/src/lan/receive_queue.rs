@@ -271,8 +271,8 @@ impl ReceiveQueue {
         Ok(RxBuffers::parse(bytes))
     }
 
-    /// Writes a descriptor, status byte last: first the bytes after the status byte, then the bytes before it.
-    /// Software that sees the done bit sees the whole descriptor.
+    /// Writes a descriptor: the bytes after the status byte, then those before it, then the status byte. Software that
+    /// sees the done bit therefore sees the whole descriptor.
     fn publish(&self, memory: &GuestMemory, entry: u16, bytes: &[u8; LEN]) -> Result<(), DriverError> {
         let at = self.address(entry);
         let (front, behind) = bytes.split_at(STATUS_OFFSET + 1);

@@ -1,9 +1,9 @@
 //! A completion queue: its ring, software's consumer index, and the arming state.
 //!
 //! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the write. If
-//! the device writes a CQE in that interval, software expects an event for the CQE, but the device has not received the
-//! arm request yet. When the request arrives, the device checks for unread entries, and raises the event immediately if
-//! it finds any. A spurious event is harmless.
+//! the device writes a CQE in that interval, software expects an event for it, but the device has not received the arm
+//! request yet. When the request arrives, the device checks for unread entries, and raises the event immediately if it
+//! finds any. A spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.

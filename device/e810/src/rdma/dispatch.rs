@@ -96,8 +96,7 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, entry: &CqpEntry) -> Outcome {
     outcome
 }
 
-/// Reports an operation's outcome in the registers. Once the control queue's CQ exists, the outcome is
-/// reported in that CQ as well.
+/// Reports an operation's outcome in the registers and, once the control queue's CQ exists, in that CQ.
 fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome) {
     let codes = outcome.err().map(|error| error.code.codes());
     rdma.cqp.record_outcome(codes);

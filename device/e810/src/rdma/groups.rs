@@ -22,7 +22,7 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Group indices are below this number. No index is in both tables, so this number also limits their total size.
+    /// Group indices are below this number. No index is in both tables, so the number also limits their total size.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
     /// Contents of groups that were modified before their creation; see [`modify`](Self::modify).
@@ -48,9 +48,9 @@ impl Groups {
     /// Returns the members that receive datagrams to `address` in `vlan`. `vlan` is `None` for untagged
     /// datagrams.
     ///
-    /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives this address
-    /// from the first four bytes of the group's IP address, and also sends to it. RFC 2464, section 7, uses the last
-    /// four bytes instead, so the MAC address derived by that rule is accepted too.
+    /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives it from the
+    /// first four bytes of the group's IP address, and also sends to it. RFC 2464, section 7, uses the last four bytes
+    /// instead, so the MAC address derived by that rule is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -91,9 +91,9 @@ impl Groups {
     /// Executes "Modify multicast group", which replaces the whole group.
     ///
     /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation after
-    /// releasing the lock. If two members join concurrently, the modify operation can precede the create operation. If
-    /// two members leave concurrently, the modify operation can follow the destroy operation. For this reason,
-    /// modifying a group that does not exist succeeds, and takes effect when the group is created.
+    /// releasing the lock. If two members join concurrently, the modify operation can precede the create operation; if
+    /// they leave concurrently, it can follow the destroy operation. For this reason, modifying a group that does not
+    /// exist succeeds, and takes effect when the group is created.
     ///
     /// # Errors
     /// Fails if the index is out of range, or the member list is not in mapped memory.
@@ -133,7 +133,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Returns whether this group has the same address and VLAN as `earlier`, and includes all members of `earlier`.
+    /// Returns whether this group has the same address and VLAN as `earlier`, and includes all its members.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

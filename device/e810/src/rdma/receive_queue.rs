@@ -1,5 +1,5 @@
-//! The receive queue of a queue pair. All WQEs in the queue have the same size. The device fetches a WQE only when a
-//! message needs buffers.
+//! The receive queue of a queue pair. All its WQEs have the same size, and the device fetches one only when a message
+//! needs buffers.
 //!
 //! # Spec
 //! E810 interface, section 13.5.

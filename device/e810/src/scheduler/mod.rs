@@ -339,8 +339,8 @@ impl Scheduler {
     /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC if
     /// a limit is reached.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
-        // iPXE specifies the leaf of the default branch as the parent of its queue. Add the queue as a sibling of this
-        // leaf instead. Linux is unaffected, because it deletes the leaf before it adds queues.
+        // iPXE specifies the leaf of the default branch as the parent of its queue. Add the queue as a sibling of that
+        // leaf instead. Linux deletes the leaf before it adds queues and is unaffected.
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {

@@ -52,7 +52,7 @@ impl Cast {
 
 /// Match key of a rule.
 ///
-/// The source of a frame is compared only if the key contains a source. A MAC rule specifies its VSI as the source, but
+/// The source of a frame is compared only if the key contains one. A MAC rule specifies its VSI as the source, but
 /// matches frames from any source, including the wire. A promiscuous or default rule with direction `Transmit` matches
 /// frames sent by any VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

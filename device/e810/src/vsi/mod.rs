@@ -1,4 +1,4 @@
-//! Virtual station interfaces (VSIs), which connect queues to the switch.
+//! Virtual station interfaces (VSIs): the connections between queues and the switch.
 //!
 //! # Spec
 //! E810 interface, section 5.7.

@@ -101,7 +101,7 @@ impl RemoteAccess {
     /// Permits all remote operations.
     pub const ALL: Self = Self { read: true, write: true, atomic: true, invalidate: true };
 
-    /// Returns whether requests of this kind are enabled.
+    /// Returns whether requests of the given kind are enabled.
     pub(crate) const fn allows(self, kind: Kind) -> bool {
         match kind {
             Kind::Read => self.read,
@@ -134,7 +134,7 @@ impl GrhArea {
     }
 }
 
-/// Whether the engine or its owner flushes the requests of a QP after an error.
+/// Whether the engine or its owner flushes a QP's requests after an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
     /// The engine completes each request, including those posted later.
@@ -265,7 +265,7 @@ impl AckTimeout {
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
     pub service: Service,
-    /// Protection domain. An XRC target uses the protection domain of the SRQ instead.
+    /// Protection domain. An XRC target uses the SRQ's instead.
     pub pd: Pdn,
     /// A second QP number accepted on the wire, with the same low bits. Used by interfaces whose software omits the
     /// high bits of QP numbers.

@@ -43,8 +43,8 @@ impl RequestHistory {
         self.packets += u64::from(packets);
     }
 
-    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if that packet
-    /// would precede the first packet of the connection.
+    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if it would precede
+    /// the first packet of the connection.
     pub(crate) fn packet(&self, behind: u32) -> Option<u64> {
         self.packets.checked_sub(behind.into())
     }

@@ -16,7 +16,7 @@
 //! an SRQ that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose
 //! packets specify different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the
 //! specification defines local events but no NAK codes for them. Memory accesses by an accepted request are checked
-//! against the protection domain of the SRQ.
+//! against the SRQ's protection domain.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.

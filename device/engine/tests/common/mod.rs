@@ -1,4 +1,4 @@
-//! Two engines, a wire on which the test decides which packets arrive, and a clock that the test advances.
+//! Two engines, a wire whose losses the test controls, and a clock that it advances.
 #![allow(clippy::unwrap_used, reason = "test code")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses only part of this module")]
 

@@ -161,7 +161,7 @@ struct Totals {
 impl Totals {
     fn of(counters: &Counters) -> Self {
         let Counters { engine, port, fabric, qps, .. } = counters;
-        // A network may flood frames for other devices to this port. Discarding those frames does not count as loss.
+        // A network may flood frames for other devices to this port. Discarding them does not count as loss.
         let passed: u64 =
             ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
         let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)

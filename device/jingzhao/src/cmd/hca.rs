@@ -43,7 +43,7 @@ pub(super) fn init(
     Ok(())
 }
 
-/// Executes CLOSE_HCA. Writes the final contexts to guest memory, because software may reuse that memory afterwards.
+/// Executes CLOSE_HCA. Writes the final contexts to guest memory, which software may reuse afterwards.
 pub(super) fn close(state: &mut DeviceState, setup: &Setup, cx: &mut Context<'_>) {
     if let Some(resources) = &mut state.resources {
         resources.write_back_all(cx);

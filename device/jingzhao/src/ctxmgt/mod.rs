@@ -11,7 +11,7 @@
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
 //! Each message type has exactly the fields that its unit may read ([`CtxMgt::read`]). Messages are the only way for a
-//! unit to read key data, so a read that the document forbids does not compile. A write by a unit changes the key data
+//! unit to read key data, so a read that the document forbids does not compile. A unit's write changes the key data
 //! immediately, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
 //! always writes the latest value. A turn is one pass of the device's event loop.
 //!
@@ -32,8 +32,8 @@
 //!   of RD_QP_SST.
 //! - Channels have no queue depth: commands and reads are answered immediately; see [`request_controller`].
 //! - The device keeps the whole context of a QP, not only its key data. It never reads ICM back, so there is no readctx
-//!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
-//!   if the guest has since written other values to ICM.
+//!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with them, even if the
+//!   guest has since written other values to ICM.
 //! - Table sizes come from INIT_HCA, not from the size of a RAM (J-09).
 //! - A write-back changes the state and one PSN. Other fields in the same words keep their values (J-19). MAP_EQ
 //!   changes a mask in the device, not the context (J-37).
@@ -121,8 +121,7 @@ impl CtxMgt {
     }
 
     /// Copies a QP's state and PSNs from the engine, as if the units had written them. If only the state has changed,
-    /// the write is attributed to RTC. The document has a separate message for state changes, but marks that message as
-    /// reserved.
+    /// the write is attributed to RTC. The document has a separate message for state changes, but marks it as reserved.
     pub fn observe(&mut self, index: u32, key: &mut KeyQpc, live: &QpSnapshot) {
         let state = state_of(live);
         let context = key.context();

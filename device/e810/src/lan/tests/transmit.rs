@@ -69,8 +69,7 @@ impl Ring {
     }
 
     /// Writes the descriptors for a frame, with buffers of at most `size` bytes. The last descriptor has the bits of
-    /// `command` plus EOP. The other descriptors have the bits of `command` except EOP and RS. Returns the address of
-    /// the last descriptor.
+    /// `command` plus EOP, and the others have them without EOP and RS. Returns the address of the last descriptor.
     fn frame(&mut self, bench: &Bench, frame: &[u8], size: usize, command: u64, rest: u64) -> u64 {
         let count = frame.len().div_ceil(size);
         let mut place = 0;

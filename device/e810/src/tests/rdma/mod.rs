@@ -171,8 +171,7 @@ pub(super) fn nothing(driver: &mut Driver) {
     assert_eq!(driver.next_async_event(), None);
 }
 
-/// Returns the code, source and WQE index of the only asynchronous event. Asserts that the event reports the error
-/// state.
+/// Returns the code, source and WQE index of the only asynchronous event. Asserts that it reports the error state.
 #[track_caller]
 pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
     failure_of(driver, QPN, id)
