@@ -38,7 +38,7 @@ pub(super) const fn tables<F: AsRef<State>>() -> [Table<F>; 13] {
     ]
 }
 
-/// Returns the data for the tables of the RDMA function.
+/// Returns the data for the RDMA function's tables.
 fn rdma<'a>(device: &'a impl AsRef<State>, cx: &TableContext<'a>) -> View<'a> {
     let Function { rdma, vectors, .. } = &device.as_ref().function;
     View { rdma, vectors, cx: *cx }

@@ -264,7 +264,7 @@ impl Vectors {
         }
     }
 
-    /// Returns the vector of a route, or `None` if the route is disabled.
+    /// Returns a route's vector, or `None` if the route is disabled.
     pub(super) fn vector(&self, register: RouteRegister) -> Option<u16> {
         let route = Route::parse(&self.route(register).to_le_bytes());
         route.enable.then_some(route.vector)

@@ -57,8 +57,8 @@ reasons! {
     UnknownQp unknown_qp,
     /// No QP is attached to the multicast group.
     UnknownGroup unknown_group,
-    /// The opcode does not belong to the service of the QP. On XRC, this includes opcodes of the other role: a request
-    /// sent to an initiator, or a response sent to a target.
+    /// The opcode does not belong to the QP's service. On XRC, this includes opcodes of the other role: a request sent
+    /// to an initiator, or a response sent to a target.
     WrongService wrong_service,
     /// The QP does not accept packets in its current state.
     WrongState wrong_state,
@@ -70,10 +70,10 @@ reasons! {
     WrongDestination wrong_destination,
     /// The datagram's Q_Key does not match.
     WrongQkey wrong_qkey,
-    /// The PSN of the request is ahead of the expected PSN. On UC, the packet does not continue a message in progress.
+    /// The request's PSN is ahead of the expected PSN. On UC, the packet does not continue a message in progress.
     OutOfSequence out_of_sequence,
-    /// The PSN of the request is behind the expected PSN, but the request was never executed, or its result is no
-    /// longer stored.
+    /// The request's PSN is behind the expected PSN, but the request was never executed, or its result is no longer
+    /// stored.
     StaleDuplicate stale_duplicate,
     /// No outstanding request expects a response with the packet's PSN.
     GhostResponse ghost_response,

@@ -32,7 +32,7 @@ impl Durations {
         }
     }
 
-    /// Returns the upper bound of each bucket in microseconds, with the number of durations up to that bound.
+    /// Returns each bucket's upper bound in microseconds, with the number of durations up to it.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets.iter().enumerate().scan(0, |below, (index, count)| {
             *below += count;

@@ -1,4 +1,4 @@
-//! Completions and asynchronous events reported to the owner of the engine.
+//! Completions and asynchronous events reported to the engine's owner.
 
 use protocol::ids::{MacAddr, Qpn, Rkey, Srqn};
 use protocol::net::layers::Tci;

@@ -33,13 +33,13 @@ pub enum Fetch<T> {
 /// Source of the receive request for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvSource {
-    /// The receive queue of the QP, or the SRQ that the QP was created with.
+    /// The QP's receive queue, or the SRQ that the QP was created with.
     Qp(Qpn),
     /// The XRC SRQ specified by the message and accepted by [`Host::xrc_srq`].
     XrcSrq {
         /// XRC target that received the message. The fetched request belongs to it.
         qpn: Qpn,
-        /// SRQ number from the XRCETH of the message.
+        /// SRQ number from the message's XRCETH.
         srqn: Srqn,
     },
 }
@@ -222,7 +222,7 @@ pub enum PeerRequest {
     Duplicate,
 }
 
-/// Work queues and memory, provided by the owner of the engine.
+/// Work queues and memory, provided by the engine's owner.
 ///
 /// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Lengths are never 0.
 /// Each call checks key, PD, permission and bounds again, because a key can be invalidated between two calls.
@@ -265,7 +265,7 @@ pub trait Host {
         None
     }
 
-    /// Returns the QPs attached to the multicast group of a datagram. Only the first 64 receive a copy.
+    /// Returns the QPs attached to a datagram's multicast group. Only the first 64 receive a copy.
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let _ = datagram;
         SmallVec::new()

@@ -1,8 +1,8 @@
-//! The P_Key table of a port.
+//! A port's P_Key table.
 
 use protocol::ids::Pkey;
 
-/// P_Key table of a port. QPs refer to its entries by index.
+/// A port's P_Key table. QPs refer to its entries by index.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.9.

@@ -40,7 +40,7 @@ impl PooledSlots {
     }
 }
 
-/// Appends a request to the queue of a QP, growing the queue if it is full.
+/// Appends a request to a QP's queue, growing it if it is full.
 pub(crate) fn push_request<T>(queue: &mut VecDeque<T>, request: T, pooled: PooledSlots) {
     let len = queue.len();
     if len == queue.capacity() {

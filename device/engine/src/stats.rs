@@ -177,7 +177,7 @@ pub struct Congestion {
     pub received_marked: u64,
     /// Congestion notification packets (CNPs) sent.
     pub sent_cnps: u64,
-    /// Number of CNPs received that reduced the rate of a QP.
+    /// Number of CNPs received that reduced a QP's rate.
     pub received_cnps: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Time on the clock of the engine's owner.
+//! Time on the engine owner's clock.
 
 use std::fmt;
 use std::time::Duration;

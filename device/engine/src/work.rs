@@ -163,14 +163,14 @@ pub struct UdDestination {
     pub path: Encap,
     /// QP number of the destination.
     pub qpn: Qpn,
-    /// Q_Key from the work request. If it is a controlled Q_Key (bit 31), the Q_Key of the QP is sent instead.
+    /// Q_Key from the work request. If it is a controlled Q_Key (bit 31), the QP's Q_Key is sent instead.
     pub qkey: Qkey,
     /// Header fields supplied by software; QP0 and QP1 only.
     pub header: Option<ReadyHeader>,
 }
 
 /// Header fields that software supplies for QP0 and QP1, on interfaces where management WQEs carry packet headers. With
-/// such a header, the Q_Key of the work request is sent unchanged.
+/// such a header, the work request's Q_Key is sent unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyHeader {
     /// P_Key of the packet's BTH.

@@ -444,7 +444,7 @@ fn unexpected_grh_requires_source_mac_of_peer() {
     arrive(&mut pair, 0x100, MacAddr::default(), "fe80::ff:fe00:1", false);
     arrive(&mut pair, 0x100, peer, "fe80::ff:fe00:1", true);
 
-    // The MAC address of the path is not resolved yet, so packets of the other IP version are rejected.
+    // The path's MAC address is not resolved yet, so packets of the other IP version are rejected.
     pair.modify_with(B, State::Rts, |modify| modify.attrs.path.dst_mac = MacAddr::default());
     arrive(&mut pair, 0x101, MacAddr::default(), "fe80::ff:fe00:1", false);
     arrive(&mut pair, 0x101, peer, "fe80::ff:fe00:1", false);

@@ -135,7 +135,7 @@ fn ordinary_ud_ignores_supplied_headers() {
     pair.post(A, mad(1, B.qpn().get(), Some(header)));
     let (bth, deth) = headers(&pair.frames(A)[0]);
     assert_eq!((bth.pkey, bth.psn), (Pkey::DEFAULT, psn_a()));
-    // A controlled Q_Key is replaced with the Q_Key of the QP.
+    // A controlled Q_Key is replaced with the QP's Q_Key.
     assert_eq!((deth.qkey, deth.src_qp), (Qkey::new(0x1111_1111), A.qpn()));
 }
 

@@ -249,7 +249,7 @@ fn send_invalidate_uses_srq_protection_domain() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_none());
 }
 
-/// All accesses use the protection domain of the SRQ, not that of the target.
+/// All accesses use the SRQ's protection domain, not the target's.
 #[test]
 fn keys_are_checked_against_srq_protection_domain() {
     for request in

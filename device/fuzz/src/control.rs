@@ -1,4 +1,4 @@
-//! Fuzzes the JSON messages of the control socket.
+//! Fuzzes the control socket's JSON messages.
 
 use card::fabric::impair::Rule;
 use control_api::message::{Request, Response};

@@ -31,8 +31,8 @@ pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     }
 }
 
-/// Returns the counters of the given devices as text or JSON. For several devices, the JSON is an object with one key
-/// per device.
+/// Returns the given devices' counters as text or JSON. For several devices, the JSON is an object with one key per
+/// device.
 pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyhow::Result<String> {
     let all = Sample::take(daemon, devices)?;
     match (as_json, all.devices.as_slice()) {
@@ -63,7 +63,7 @@ pub(crate) fn watch(
     }
 }
 
-/// The counters of each device at one point in time, as JSON.
+/// Each device's counters at one point in time, as JSON.
 struct Sample {
     at: Instant,
     devices: Vec<(u16, Value)>,

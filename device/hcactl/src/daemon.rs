@@ -110,7 +110,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Reads the rows of a table page by page until `take` returns false.
+    /// Reads a table's rows page by page until `take` returns false.
     pub(crate) fn pages<T: DeserializeOwned>(
         &mut self,
         device: u16,
@@ -139,8 +139,8 @@ impl Daemon {
         })
     }
 
-    /// Requests the pages of a table, starting at index 0, and passes each response to `take`. `take` returns the index
-    /// of the next page, `Some(None)` after the last page, or `None` if the response is not a page.
+    /// Requests a table's pages, starting at index 0, and passes each response to `take`. `take` returns the index of
+    /// the next page, `Some(None)` after the last page, or `None` if the response is not a page.
     fn each_page(
         &mut self,
         device: u16,

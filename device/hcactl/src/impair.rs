@@ -120,7 +120,7 @@ impl Add {
     }
 }
 
-/// Returns the cells of a row, in the order of the headings in `table::impairments`.
+/// Returns a row's cells, in the order of the headings in `table::impairments`.
 pub(crate) fn cells(row: &ImpairmentRow) -> Vec<String> {
     let rule = &row.rule;
     let direction = match rule.direction {

@@ -67,7 +67,7 @@ impl Peer {
     }
 }
 
-/// Returns the cells of a row, in the order of the headings in `table::peers`.
+/// Returns a row's cells, in the order of the headings in `table::peers`.
 pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     vec![
         row.addr.to_string(),
@@ -81,7 +81,7 @@ pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
     ]
 }
 
-/// Returns the cells of a row, in the order of the headings in `table::members`.
+/// Returns a row's cells, in the order of the headings in `table::members`.
 pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
     vec![
         row.mac.clone(),

@@ -90,7 +90,7 @@ pub struct CommandSet {
     pub name: fn(u16) -> Option<&'static str>,
     /// Describes the parameters and mailboxes of a completed command, for a trace.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),
-    /// Maps the precise status of a command to the status reported to software.
+    /// Maps a command's precise status to the one reported to software.
     pub reported_status: fn(CmdStatus) -> CmdStatus,
     /// Statuses that the driver expects in normal operation. They are logged at debug level, not as warnings.
     pub expected: &'static [CmdStatus],
@@ -171,7 +171,7 @@ fn record(trace: &mut Trace, commands: &CommandSet, completed: &CompletedCommand
     });
 }
 
-/// Describes the fields of a mailbox, or its bytes if the mailbox cannot be decoded. An empty mailbox is omitted.
+/// Describes a mailbox's fields, or its bytes if it cannot be decoded. An empty mailbox is omitted.
 pub fn show_mailbox<T: Describe>(name: &str, bytes: &[u8], read: Option<T>, to: &mut dyn Visitor) {
     match read {
         Some(mailbox) => to.object(name, &mailbox),

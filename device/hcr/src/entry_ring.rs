@@ -76,7 +76,7 @@ impl EntryRing {
         Ok(())
     }
 
-    /// Reads the owner byte of the next slot. Returns `None` if the buffer cannot be read.
+    /// Reads the next slot's owner byte. Returns `None` if the buffer cannot be read.
     pub fn owner(&self, mem: &impl QueueMemory) -> Option<u8> {
         let mut byte = [0];
         let at = self.next_offset()?.checked_add(OWNER as u64)?;

@@ -30,7 +30,7 @@ pub struct Mtt {
     generation: Generation,
 }
 
-/// The bus address of a page. The address is page-aligned, so bit 0 is free to mark a slot that has a page.
+/// A page's bus address. It is page-aligned, so bit 0 is free to mark a slot that has a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot(u64);
 
@@ -43,7 +43,7 @@ impl Mtt {
         Self { base, chunks: SparseTable::new(CAPACITY), generation: Generation::fresh() }
     }
 
-    /// Returns the ICM address of an entry, or `None` if it is beyond the end of ICM.
+    /// Returns an entry's ICM address, or `None` if it is beyond the end of ICM.
     pub fn addr(&self, entry: u64) -> Option<IcmAddr> {
         let offset = entry.checked_mul(ENTRY_LEN as u64)?;
         Some(IcmAddr::new(self.base.get().checked_add(offset)?))

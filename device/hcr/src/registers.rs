@@ -58,7 +58,7 @@ impl Hcr {
         })
     }
 
-    /// Stores the immediate result of a command in out_param.
+    /// Stores a command's immediate result in out_param.
     pub fn answer(&mut self, out_param: u64) {
         let [.., high, low, _] = &mut self.parameters;
         let halves = [out_param >> 32, out_param & u64::from(u32::MAX)];

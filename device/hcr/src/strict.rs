@@ -152,7 +152,7 @@ fn overlaps(
     sorted.into_iter().filter(|(_, met)| *met).map(|(range, _)| range).collect()
 }
 
-/// Returns the MTT entries of a region, if it has any.
+/// Returns a region's MTT entries, if it has any.
 pub fn mtt_entries(region: &MemoryRegion) -> Option<Range<u64>> {
     let Translation::Paged { page_shift, first_entry, offset } = region.translation else { return None };
     let page = 1u64 << page_shift.get();

@@ -36,7 +36,7 @@ impl WorkTag {
     }
 }
 
-/// Converts the operation of a send WQE. The result does not contain the destination of a datagram.
+/// Converts a send WQE's operation. The result does not contain a datagram's destination.
 pub fn send_op<To>(operation: &Operation<To>) -> SendOp {
     let target = |remote: RemoteAddress| Remote { va: remote.va, rkey: remote.rkey };
     match *operation {

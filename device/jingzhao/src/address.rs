@@ -11,15 +11,15 @@ use protocol::roce::Encap;
 
 use super::ctxmgt::message::RdEncap;
 
-/// Returns the path to the peer of a connected QP. Returns `None` if the context does not identify a known peer and no
+/// Returns the path to a connected QP's peer. Returns `None` if the context does not identify a known peer and no
 /// default peer is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// Returns the path to the destination of a datagram. `trusted` is true if the MAC and IP addresses in the ud unit may
-/// be used.
+/// Returns the path to a datagram's destination. `trusted` is true if the MAC and IP addresses in the ud unit may be
+/// used.
 pub fn datagram(
     addresses: &Addresses,
     unit: &UdUnit,
@@ -32,8 +32,8 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// Returns the traffic class of a path. If the context has none, it is derived from the service level, because RoCE has
-/// no LRH to carry the service level (J-16).
+/// Returns a path's traffic class. If the context has none, it is derived from the service level, because RoCE has no
+/// LRH to carry the service level (J-16).
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),

@@ -46,7 +46,7 @@ pub fn cqe(
         },
         Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: vendor_code(status) },
     };
-    // The tag of a receive holds only the WQE offset, at the same bit position as in the tag of a send.
+    // A receive's tag holds only the WQE offset, at the same bit position as in a send's tag.
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 

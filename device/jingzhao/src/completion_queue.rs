@@ -210,7 +210,7 @@ mod tests {
             let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
             cq.push(&cqe(7), false, &mem).unwrap();
             assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
-            // The start in the context is outside the region of the new buffer, so it is ignored.
+            // The start in the context is outside the new buffer's region, so it is ignored.
             let mut other = Region::new(8 * LEN);
             (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
             (0..8).for_each(|slot| reap(&other, slot));

@@ -44,8 +44,8 @@ impl Command {
         parse(&self.parameters)
     }
 
-    /// Sets the parameters of the response. If the command has a buffer, only the first eight bytes are
-    /// returned to the driver.
+    /// Sets the response parameters. If the command has a buffer, only the first eight bytes are returned to the
+    /// driver.
     pub fn answer(&mut self, parameters: [u8; PARAMETERS_LEN]) {
         self.parameters = parameters;
     }

@@ -11,7 +11,7 @@ use protocol::net::layers::{Layers, TagKind, VlanTag};
 
 pub(super) use card::nic::receive::headers_len;
 
-/// Verifies the checksums of a frame. A frame without an IP header is not checked.
+/// Verifies a frame's checksums. A frame without an IP header is not checked.
 pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
     let Checksums { ip, l4 } = receive::verify(frame, layers);
     let ipv4_error = ip == ChecksumStatus::Invalid;

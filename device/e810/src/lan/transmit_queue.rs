@@ -1,7 +1,7 @@
 //! A transmit queue: turns posted descriptors into frames, one at a time.
 //!
-//! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call, and
-//! the queue keeps the state of the frame between calls.
+//! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call, and the queue
+//! keeps the frame's state between calls.
 //!
 //! # Spec
 //! E810 interface, sections 8.1 and 8.2.

@@ -34,7 +34,7 @@ pub(super) enum Done {
 }
 
 impl Done {
-    /// Returns the result field and the minor code of the completion.
+    /// Returns the completion's result field and minor code.
     const fn fields(self) -> (u32, u16) {
         match self {
             Self::Plain => (0, 0),

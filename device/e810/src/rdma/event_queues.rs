@@ -93,8 +93,7 @@ impl EventQueues {
         self.ceqs.contains_key(&ceq)
     }
 
-    /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
-    /// cookie.
+    /// Writes a completion event with an armed CQ's cookie. The valid bit replaces the top bit of the cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
         // Software may destroy a CEQ before the CQs that report to it. Their events are then dropped.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };

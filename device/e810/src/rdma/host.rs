@@ -60,8 +60,8 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    /// Returns the members of a group, except the sender. A queue pair does not receive its own multicast
-    /// datagrams (section 13.8).
+    /// Returns a group's members, except the sender. A queue pair does not receive its own multicast datagrams (section
+    /// 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;
         let address = IpAddr::from(gid).to_canonical();

@@ -272,7 +272,7 @@ impl QueuePair {
         })
     }
 
-    /// Resolves the destination of a datagram.
+    /// Resolves a datagram's destination.
     fn datagram(
         &self,
         to: &send_wqe::Destination,
@@ -296,7 +296,7 @@ impl QueuePair {
         Ok(UdDestination { path, qpn: to.qpn, qkey: to.qkey, header: None })
     }
 
-    /// Returns the encapsulation of packets to the peer of a connection.
+    /// Returns the encapsulation of packets to a connection's peer.
     fn path(&self, path_context: PathContext<'_>) -> Encap {
         let context = &self.context;
         let ip = context.addresses();

@@ -23,7 +23,7 @@ pub(super) enum Location {
 }
 
 impl Location {
-    /// Converts the location fields of a create operation.
+    /// Converts a create operation's location fields.
     ///
     /// # Errors
     /// Fails if the page list level is invalid.
@@ -43,8 +43,8 @@ impl Location {
         }
     }
 
-    /// Converts the ring field of a QP context. The field contains the index of the first PBLE if `in_pages`
-    /// is set, and an address otherwise.
+    /// Converts a QP context's ring field. It contains the index of the first PBLE if `in_pages` is set, and an address
+    /// otherwise.
     ///
     /// # Errors
     /// Fails if the PBLE index is out of range.

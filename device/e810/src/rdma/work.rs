@@ -12,7 +12,7 @@ use protocol::roce::Imm;
 
 use super::queue_pair::sge;
 
-/// Returns the fence of a WQE. A local fence implies a read fence.
+/// Returns a WQE's fence. A local fence implies a read fence.
 pub(super) const fn fence(control: &Control) -> Fence {
     match (control.local_fence, control.read_fence) {
         (true, _) => Fence::All,

@@ -30,7 +30,7 @@ pub(in super::super) struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum DiscardError {
     NoVsi,
-    /// The VLAN mode of the VSI does not permit this frame (tagged or untagged).
+    /// The VSI's VLAN mode does not permit this frame (tagged or untagged).
     VlanMode,
     /// The source MAC address does not belong to the VSI (anti-spoofing).
     Spoofed,
@@ -223,8 +223,8 @@ impl FrameFields {
     }
 }
 
-/// Returns the VLAN ID of a frame, or 0 if the frame is untagged or priority-tagged. In single VLAN mode, the
-/// switch parses customer tags only.
+/// Returns a frame's VLAN ID, or 0 if it is untagged or priority-tagged. In single VLAN mode, the switch parses
+/// customer tags only.
 fn vid(layers: &Layers) -> u16 {
     match layers.outer_tag {
         Some(tag) if tag.kind == TagKind::Customer => tag.tci.vid(),

@@ -129,7 +129,7 @@ impl Core {
         self.attrs.srq || self.attrs.service == Service::XrcTgt
     }
 
-    /// Returns the SRQ number for the XRCETH of a request packet.
+    /// Returns the SRQ number for a request packet's XRCETH.
     pub(crate) fn xrceth(&self, wr: &SendRequest) -> Option<Srqn> {
         wr.remote_srq.filter(|_| self.attrs.service == Service::XrcIni)
     }

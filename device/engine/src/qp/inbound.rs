@@ -49,7 +49,7 @@ pub(crate) enum RequestError {
     Broken,
     /// The message is longer than the receive request.
     TooLong,
-    /// The memory of the receive request cannot be written.
+    /// The receive request's memory cannot be written.
     Scatter(AccessError),
     /// The memory access of a WRITE was denied.
     NoAccess(AccessError),
@@ -161,7 +161,7 @@ impl Inbound {
                     grh: false,
                     pkey_index: attrs.pkey_index,
                 };
-                // Receive completions report the opcode of the last packet.
+                // Receive completions report the last packet's opcode.
                 let position = Position::of(operation.position().begins() && packets == 1, true);
                 let opcode = Opcode { operation: operation.at(position), ..packet.bth.opcode };
                 self.deliver(core, ctx, (packet, opcode), byte_len, from);
@@ -241,7 +241,7 @@ impl Inbound {
         Ok(len)
     }
 
-    /// Returns the receive request of the current message, fetching one if necessary.
+    /// Returns the current message's receive request, fetching one if necessary.
     pub(crate) fn take_receive<H: Host>(
         &mut self,
         core: &Core,

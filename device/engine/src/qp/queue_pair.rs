@@ -336,7 +336,7 @@ impl Qp {
         self.apply_failure(ctx, result.map(|_| ()));
     }
 
-    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet must be
+    /// Returns the index of the P_Key table entry that matches a packet's P_Key, or `None` if the packet must be
     /// dropped.
     ///
     /// # Spec
@@ -631,7 +631,7 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     }
 }
 
-/// Marks the traffic class of a connection as ECN-capable, so that congested switches can mark its packets.
+/// Marks a connection's traffic class as ECN-capable, so that congested switches can mark its packets.
 fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
     if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);
@@ -641,7 +641,7 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
 /// InfiniBand connection carries a GRH, the packet and the path have different IP versions, and their MAC addresses are
-/// compared instead. This comparison fails until the MAC address of the path has been resolved.
+/// compared instead. This comparison fails until the path's MAC address has been resolved.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {
@@ -652,7 +652,7 @@ fn is_from(encap: &Encap, path: &Encap) -> bool {
     by_address && vlan(encap) == vlan(path)
 }
 
-/// Returns whether a packet is addressed to the local address of the connection.
+/// Returns whether a packet is addressed to the connection's local address.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.6.1.2: the destination GID must be that of the local port.

@@ -134,8 +134,8 @@ impl Responder {
         self.replies.clear();
     }
 
-    /// Completes the receive request of the current message as flushed. The caller flushes the requests still in the
-    /// receive queue.
+    /// Completes the current message's receive request as flushed. The caller flushes the requests still in the receive
+    /// queue.
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         self.inbound.abandon();
         self.inbound.fail_receive(core, ctx, Status::Flushed);
@@ -343,7 +343,7 @@ impl Responder {
         bth: &Bth,
         atomic: &AtomicEth,
     ) -> Result<u32, ExecuteError> {
-        // The virtual address of an atomic must be aligned to 8 bytes.
+        // An atomic's virtual address must be aligned to 8 bytes.
         if !atomic.va.get().is_multiple_of(8) || self.at_rd_atomic_limit(core) {
             return Err(INVALID);
         }

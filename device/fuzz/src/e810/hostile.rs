@@ -472,7 +472,7 @@ fn packet(input: &mut Input<'_>, to: MacAddr) -> Vec<u8> {
     frame
 }
 
-/// Writes the context, the tail or the control register of a receive queue.
+/// Writes a receive queue's context, tail or control register.
 fn receive_queue(guest: &mut Guest, input: &mut Input<'_>) {
     let queue = queue(input) % 2048;
     match input.byte() % 6 {

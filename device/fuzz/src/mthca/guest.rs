@@ -63,12 +63,12 @@ const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA, ends: LIDS };
 
 const SLOTS: u16 = 16;
 
-/// Returns the send queue of a QP. The QP number determines the doorbell record.
+/// Returns a QP's send queue. The QP number determines the doorbell record.
 pub(crate) fn sq(qpn: u32) -> WorkQueue {
     WorkQueue { bus: SQ, offset: 0x1000, slot: 256, slots: SLOTS, record: record(sq_record(qpn)) }
 }
 
-/// Returns the receive queue of a QP: its own, or the shared one.
+/// Returns a QP's receive queue: its own, or the shared one.
 pub(crate) fn rq(qpn: u32) -> WorkQueue {
     let (bus, index) = if qpn == SHARED { (SRQ, SRQ_RECORD) } else { (RQ, sq_record(qpn) + 1) };
     WorkQueue { bus, offset: 0, slot: 128, slots: SLOTS, record: record(index) }
@@ -140,7 +140,7 @@ pub(crate) fn bring_up(guest: &mut Guest) {
     QPNS.into_iter().for_each(|qpn| usual(guest, [0x019, 0x01a, 0x01b].map(|op| (op, qpn))));
 }
 
-/// Issues commands with the input mailboxes of a well-behaved guest.
+/// Issues commands with a well-behaved guest's input mailboxes.
 fn usual(guest: &mut Guest, commands: impl IntoIterator<Item = (u32, u32)>) {
     for (op, in_modifier) in commands {
         let known = u16::try_from(op & 0xfff).ok().and_then(Op::from_code);
@@ -234,7 +234,7 @@ pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the input mailbox of a well-behaved guest for a command.
+/// Returns a well-behaved guest's input mailbox for a command.
 pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     match op {
         Op::InitHca => SMALL_LAYOUT.emit().to_vec(),

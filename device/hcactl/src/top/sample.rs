@@ -90,7 +90,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Adds the queue pairs of a device, up to [`MAX_QPS`]. Returns whether this limit was reached.
+    /// Adds a device's queue pairs, up to [`MAX_QPS`]. Returns whether this limit was reached.
     fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
         let mut count = 0;
         daemon.pages(device, "qps", |rows: Vec<QpRow>| {

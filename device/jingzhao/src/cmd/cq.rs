@@ -56,7 +56,7 @@ pub(super) fn resize(
     let Resources { ctx, regions, cqs, .. } = resources;
     let cq = cqs.get_mut(index).ok_or(not_valid(index))?;
     cq.resize(&resize, &regions.access(dma));
-    // RESIZE_CQ succeeds even if the ICM page of the context has been unmapped, so a failed write is ignored.
+    // RESIZE_CQ succeeds even if the context's ICM page has been unmapped, so a failed write is ignored.
     let _ = ctx.wr_cq_modify(dma, cqn, &resize);
     Ok(())
 }

@@ -30,7 +30,7 @@ impl CtxMgt {
         key.context()
     }
 
-    /// WR_QP_ALL: writes the entire context of a QP from its key data.
+    /// WR_QP_ALL: writes a QP's entire context from its key data.
     ///
     /// # Errors
     /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
@@ -41,7 +41,7 @@ impl CtxMgt {
         self.wr_all(dma, entry, &writectx::qpc_entry(&key.context().image))
     }
 
-    /// WR_CQ_ALL: writes the entire context of a CQ.
+    /// WR_CQ_ALL: writes a CQ's entire context.
     ///
     /// # Errors
     /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
@@ -61,7 +61,7 @@ impl CtxMgt {
         writectx::put(dma, entry, cqc::LKEY, &to.lkey.get().to_be_bytes())
     }
 
-    /// WR_CQ_INVALID: zeroes the context of a CQ. The CQ becomes invalid even if its page has been unmapped.
+    /// WR_CQ_INVALID: zeroes a CQ's context. The CQ becomes invalid even if its page has been unmapped.
     pub fn wr_cq_invalid(&mut self, dma: &GuestMemory, cqn: Cqn) {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         let _ = self.wr_all(dma, entry, &[0; Cqc::STORED_LEN]);
@@ -76,7 +76,7 @@ impl CtxMgt {
         }
     }
 
-    /// WR_EQ_ALL: writes the entire context of an EQ.
+    /// WR_EQ_ALL: writes an EQ's entire context.
     ///
     /// # Errors
     /// Fails if the context's page is not mapped in ICM or not accessible by DMA.
@@ -85,7 +85,7 @@ impl CtxMgt {
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])
     }
 
-    /// WR_EQ_INVALID: zeroes the context of an EQ. The EQ becomes invalid even if its page has been unmapped.
+    /// WR_EQ_INVALID: zeroes an EQ's context. The EQ becomes invalid even if its page has been unmapped.
     pub fn wr_eq_invalid(&mut self, dma: &GuestMemory, eqn: Eqn) {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         let _ = self.wr_all(dma, entry, &[0; Eqc::STORED_LEN]);

@@ -7,8 +7,8 @@
 //! | eqctxmdata | 64 bytes | `(n << 6) >> 12` | `(n << 6) & 0xfff` | one register, 32 EQs |
 //!
 //! Pages are counted from the table's base, which INIT_HCA sets. All three tables share one page map, which is indexed
-//! by ICM address, because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). The
-//! base of a table is a multiple of 256, so no entry crosses a page boundary.
+//! by ICM address, because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). A
+//! table's base is a multiple of 256, so no entry crosses a page boundary.
 //!
 //! # Spec
 //! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.
@@ -60,8 +60,8 @@ impl CtxTable {
         (index as u64) < self.table.entries()
     }
 
-    /// Returns the ICM address of an entry. The base comes from the guest, so the sum may wrap. A wrapped address is
-    /// either unmapped or maps to other memory of the same guest.
+    /// Returns an entry's ICM address. The base comes from the guest, so the sum may wrap. A wrapped address is either
+    /// unmapped or maps to other memory of the same guest.
     pub const fn entry(&self, index: u32) -> IcmAddr {
         IcmAddr::new(self.table.base.get().wrapping_add((index as u64) << self.shift))
     }
@@ -78,10 +78,10 @@ impl CtxMdata {
         }
     }
 
-    /// Returns the bus address of an entry.
+    /// Returns an entry's bus address.
     ///
     /// # Errors
-    /// [`IcmError::Unmapped`] if the page of the entry is not mapped.
+    /// [`IcmError::Unmapped`] if the entry's page is not mapped.
     pub fn locate(&self, entry: IcmAddr) -> Result<Iova, IcmError> {
         self.pages.translate(entry).ok_or(IcmError::Unmapped(entry))
     }

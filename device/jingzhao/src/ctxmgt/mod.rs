@@ -31,7 +31,7 @@
 //! - In RD_QP_SST and RD_QP_RST, PKey is an index into the P_Key table. DstQPN has 24 bits, but only 16 in the payload
 //!   of RD_QP_SST.
 //! - Channels have no queue depth: commands and reads are answered immediately; see [`request_controller`].
-//! - The device keeps the whole context of a QP, not only its key data. It never reads ICM back, so there is no readctx
+//! - The device keeps a QP's whole context, not only its key data. It never reads ICM back, so there is no readctx
 //!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with them, even if the
 //!   guest has since written other values to ICM.
 //! - Table sizes come from INIT_HCA, not from the size of a RAM (J-09).

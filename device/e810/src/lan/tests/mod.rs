@@ -49,7 +49,7 @@ impl Bench {
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {
-        // `poll_frame` must preserve the existing content of the buffer.
+        // `poll_frame` must preserve the buffer's existing content.
         let mut out = vec![0xee; 3];
         let sent = self.lan.poll_frame((&self.memory, &mut self.monitor), &mut out);
         assert_eq!(out[..3], [0xee; 3]);

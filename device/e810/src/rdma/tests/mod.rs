@@ -42,7 +42,7 @@ fn brought_up() -> Driver {
     driver
 }
 
-/// Returns the error codes of a rejected operation.
+/// Returns a rejected operation's error codes.
 #[track_caller]
 fn refused(driver: &mut Driver, operation: &Operation) -> Option<ErrorCodes> {
     let performed = driver.perform(operation);

@@ -137,7 +137,7 @@ impl Profiles {
 }
 
 impl Fields {
-    /// Converts the words of a profile, given in hash order, to fields.
+    /// Converts a profile's words, given in hash order, to fields.
     fn new<'a>(words: impl Iterator<Item = &'a [u8; Word::LEN]>) -> Self {
         let mut fields = Self { fields: [None; PROFILE_WORDS], supported: false };
         for (field, word) in fields.fields.iter_mut().zip(words.map(Word::parse)) {

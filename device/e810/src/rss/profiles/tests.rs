@@ -46,7 +46,7 @@ fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     )
 }
 
-/// Builds a section with the words of a profile. `words` is in hash order.
+/// Builds a section with a profile's words. `words` is in hash order.
 fn words(profile: u8, words: &[(u8, u8)]) -> (u32, Vec<u8>) {
     let none = [0xff, 0xff, 0x01, 0x00].repeat(PROFILE_WORDS - words.len());
     let words = words.iter().rev().flat_map(|(header, offset)| [*header, *offset, 0, 0]).collect();
@@ -67,7 +67,7 @@ fn udp() -> Layers {
     Layers::parse(&header).unwrap()
 }
 
-/// Returns the hashed words of the UDP datagram, up to the last nonzero one.
+/// Returns the UDP datagram's hashed words, up to the last nonzero one.
 fn hashed(profiles: &Profiles) -> Option<Vec<u16>> {
     let fields = profiles.fields(VSI, PacketType::of(&udp()))?;
     let words: Vec<_> = flow_hash::words(&udp().ip.unwrap(), fields.get()).collect();

@@ -61,7 +61,7 @@ pub(super) struct Pair {
     pub(super) b: Driver,
 }
 
-/// Creates a device with RDMA enabled. ARP entry 2 contains the MAC address of the peer.
+/// Creates a device with RDMA enabled. ARP entry 2 contains the peer's MAC address.
 fn opened(id: u8) -> Driver {
     opened_with(id, Options::default())
 }

@@ -31,7 +31,7 @@ pub(in crate::qp) fn credit_code(posted: Option<u32>) -> u8 {
     u8::try_from(above.saturating_sub(1)).unwrap_or(NO_CREDITS)
 }
 
-/// The credit limit of a requester. Messages that consume a receive request are numbered from 1, modulo 2^32.
+/// A requester's credit limit. Messages that consume a receive request are numbered from 1, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Credits {
     /// Number of the last message that can be sent freely; `None` if unlimited.

@@ -72,7 +72,7 @@ impl Request {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Returns the PSN after the last PSN of the request.
+    /// Returns the PSN after the request's last PSN.
     fn end(&self) -> Psn {
         self.first.advance(self.packets)
     }
@@ -246,7 +246,7 @@ impl Requester {
         Ok(true)
     }
 
-    /// Appends a fetched request to the queue. `failure` is the status of a request that was refused.
+    /// Appends a fetched request to the queue. `failure` is the status of a refused request.
     fn enqueue<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, wr: SendRequest, failure: Option<Status>) {
         let message_len =
             u32::try_from(wr.payload.len()).ok().filter(|&len| len <= core.attrs.max_message_len);

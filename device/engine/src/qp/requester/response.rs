@@ -210,15 +210,15 @@ impl Requester {
         self.store_response(core, ctx, 0, &original.to_le_bytes(), 1)
     }
 
-    /// Applies the credits of an ACK. The caller has already completed the messages that the ACK covers. Returns
-    /// whether the syndrome is a positive ACK.
+    /// Applies an ACK's credits. The caller has already completed the messages that the ACK covers. Returns whether the
+    /// syndrome is a positive ACK.
     fn update_credits(&mut self, aeth: Aeth) -> bool {
         let Syndrome::Ack { credits } = aeth.syndrome else { return false };
         self.credits.update(credits, self.recv_seq_done);
         true
     }
 
-    /// Writes the next response of the front request to memory. The last response completes the request.
+    /// Writes the front request's next response to memory. The last response completes the request.
     fn store_response<H: Host>(
         &mut self,
         core: &Core,

@@ -167,8 +167,8 @@ impl Receiver {
             return Err(MALFORMED);
         };
         let Deth { qkey, src_qp } = deth;
-        // IBTA 10.2.5: a datagram must carry the Q_Key of the QP. QP0 accepts any Q_Key, and QP1 has a fixed Q_Key
-        // (IBTA 13.5).
+        // IBTA 10.2.5: a datagram must carry the QP's Q_Key. QP0 accepts any Q_Key, and QP1 has a fixed Q_Key (IBTA
+        // 13.5).
         let allowed = match core.attrs.service {
             Service::Smi => true,
             Service::Gsi => qkey == GSI_QKEY,

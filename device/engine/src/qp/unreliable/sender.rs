@@ -190,8 +190,8 @@ fn header_of(core: &Core, to: &UdDestination) -> Option<ReadyHeader> {
     to.header.filter(|_| matches!(core.attrs.service, Service::Smi | Service::Gsi))
 }
 
-/// Builds the extension headers of a datagram. A controlled Q_Key (bit 31 set) is replaced with the Q_Key of the QP
-/// (IBTA volume 1, section 10.2.5).
+/// Builds a datagram's extension headers. A controlled Q_Key (bit 31 set) is replaced with the QP's Q_Key (IBTA volume
+/// 1, section 10.2.5).
 fn datagram_ext(core: &Core, to: &UdDestination, segment: &Segment) -> Ext {
     let header = header_of(core, to);
     let controlled = to.qkey.get() >> 31 != 0 && header.is_none();
