@@ -47,7 +47,7 @@ pub struct Transmit {
     pub dst_mac: MacAddr,
     /// QP that sent the frame.
     pub qpn: Qpn,
-    /// Work request that the packet belongs to, if it is a request packet.
+    /// Work request that the frame belongs to, if it carries request packets.
     pub wr_id: Option<u64>,
 }
 
@@ -166,7 +166,7 @@ pub struct Engine {
     gsi: Option<Qpn>,
     /// QPs that may have something to send, in the order of their turns. The front QP has the current turn.
     ready: VecDeque<u32>,
-    /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
+    /// Number of packets that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
     /// Set if `poll_transmit` returned before all work was done and must be called again.
     unfinished: bool,

@@ -28,8 +28,9 @@ pub(crate) const KEPT_REQUESTS: usize = 4;
 /// QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Maximum number of frames that one QP sends per turn. A turn is long enough to fill one of the kernel's 64 KiB
-/// segmentation offload (GSO) buffers with frames of equal length, but short enough that other QPs wait only briefly.
+/// Number of packets that one QP sends per turn; the last frame may exceed it. A turn is long enough to fill one of the
+/// kernel's 64 KiB segmentation offload (GSO) buffers with frames of equal length, but short enough that other QPs wait
+/// only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
 /// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).

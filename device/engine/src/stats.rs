@@ -9,9 +9,9 @@ use crate::{ByOpcode, Drops, Durations, SendOp};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Number of frames sent.
+    /// Number of packets sent.
     pub sent_packets: u64,
-    /// Number of payload bytes in the frames sent.
+    /// Number of payload bytes in the packets sent.
     pub sent_payload_bytes: u64,
     /// Number of packets received.
     pub received_packets: u64,
@@ -31,11 +31,11 @@ pub struct Stats {
     pub requested: Messages,
     /// Messages executed as the responder.
     pub executed: Messages,
-    /// Frames sent, by IP version.
+    /// Packets sent, by IP version.
     pub sent_ip: ByVersion,
     /// Packets received, by IP version.
     pub received_ip: ByVersion,
-    /// Frames sent, by opcode.
+    /// Packets sent, by opcode.
     #[serde(default)]
     pub sent_opcodes: ByOpcode,
     /// Packets received, by opcode.

@@ -239,7 +239,7 @@ impl Bench {
         panic!("the work of an operation must complete");
     }
 
-    /// Like `settle`, but accepts that replies are still pending: the last message may be incomplete.
+    /// Like `settle`, but replies may remain pending: the last message may be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }

@@ -30,7 +30,7 @@ pub(in super::super) struct Cqp {
 enum State {
     #[default]
     Stopped,
-    /// The host context was invalid, and the queue was not created.
+    /// The queue was not created: the host context was invalid.
     Refused,
     Running(Running),
 }

@@ -1,4 +1,4 @@
-//! Function private memory (FPM): the limits on context memory objectsand their placement.
+//! Function private memory (FPM): the limits on context memory objects and their placement.
 //!
 //! The device itself stores all objects except PBLEs. For most of them, it declares a size of one byte, so that the
 //! host needs to map only a few segments.

@@ -1,4 +1,4 @@
-//! Work scheduler nodes. The device stores the tree that the driver builds but does not arbitrate bandwidth by it:
+//! Work scheduler nodes. The device stores the tree that the driver builds but does not use it to arbitrate bandwidth:
 //! queue pairs are served round-robin.
 //!
 //! # Spec

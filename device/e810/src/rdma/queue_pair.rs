@@ -39,7 +39,7 @@ const MAX_RETRIES: u8 = 7;
 
 /// RNR timer sent in NAKs: 0.64 ms at first, quadrupled with each further NAK, up to 164 ms. The QP context has no
 /// field for the timer. The first timer is short: the device is not notified of posted receives. Later timers are long,
-/// for applications that rely on it: rdma_cm connections use 655 ms and few RNR retries.
+/// for applications that rely on long timers: rdma_cm connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
