@@ -20,8 +20,8 @@ pub enum Notify {
 #[error("completion lost: {fault}")]
 pub struct CqError {
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only the first loss raises an event. Later losses are consequences, such
-    /// as flushed requests of a QP that lost a completion.
+    /// Whether this is the queue's first loss. Only that one raises an event. Later losses are consequences, such as
+    /// flushed requests of a QP that lost a completion.
     pub first: bool,
 }
 

@@ -278,7 +278,7 @@ fn device_is_idle_while_wire_is_blocked() {
     let mut nic = Nic::new();
     nic.put(0, 64 << 50 | (64 * 200) << 30 | 1 << 4 | 1);
     nic.send(&tcp_frame(64 * 200), TCP_HEADERS);
-    // Until `settle` is called, no frames are taken from the device.
+    // Frames are not taken from the device until `settle` is called.
     for _ in 0..2 {
         assert_eq!(nic.driver.bus.hca.drain(), WorkLeft { frames: true, other: false });
     }
