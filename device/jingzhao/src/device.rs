@@ -106,8 +106,8 @@ impl JingZhao {
         }
     }
 
-    /// Executes a command before the store that starts it returns. The public driver then considers the command
-    /// complete (section 1.3).
+    /// Executes a command to completion before the store that starts it returns. The public driver relies on this
+    /// (section 1.3).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
@@ -133,8 +133,8 @@ impl JingZhao {
         }
     }
 
-    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that cannot send is discarded. The verbs layer has
-    /// already reported the error to the software that posted the request.
+    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that cannot send is discarded. By then, the verbs
+    /// layer has reported the error to the software that posted the request.
     fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,
@@ -158,7 +158,7 @@ impl JingZhao {
         if self.setup.options.qpn_check && qp.qpn != doorbell.qpn {
             return Err(STALE_QPN);
         }
-        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR, the announced requests are flushed. In SQD,
+        // Section 1.6: a doorbell before RTS is discarded. In SQE and ERR, the posted requests are flushed. In SQD,
         // they wait for RTS.
         let RdQpState { state, .. } = resources.ctx.read_of(&qp.key);
         match state {
@@ -254,7 +254,7 @@ impl Frontend for JingZhao {
         cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
-            // Doorbells are write-only, so they read as 0.
+            // Doorbells are write-only and read as 0.
             _ => data.fill(0),
         }
     }

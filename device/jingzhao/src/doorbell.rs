@@ -43,7 +43,7 @@ impl Doorbell {
 /// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// First halves of send doorbells. 32-bit software writes a doorbell with two stores.
+    /// First halves of send doorbells, which 32-bit software writes with two stores.
     split: SplitDoorbells<1>,
 }
 
@@ -52,7 +52,7 @@ impl Doorbells {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Discards the stored first halves (device reset).
+    /// Discards the stored first halves, as a device reset requires.
     pub fn reset(&mut self) {
         self.split.reset();
     }

@@ -15,12 +15,12 @@ use super::queue_start::offset;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
-    /// Events raise no interrupt.
+    /// Events do not raise interrupts.
     Disarmed,
     /// The next event raises an interrupt.
     Once,
     /// Every event raises an interrupt until software first uses the ARM_EQ doorbell. A queue whose context is armed
-    /// starts in this state, because the public driver never uses that doorbell.
+    /// starts in this state: the public driver never uses that doorbell.
     UntilFirstDoorbell,
 }
 
@@ -35,7 +35,7 @@ pub struct EqSlot {
 /// Valid event queues of a device, by index.
 #[derive(Debug, Default)]
 pub struct EventQueues {
-    /// Bounded, because INIT_HCA rejects more than 2^8 EQs.
+    /// At most 2^8 queues: INIT_HCA rejects more.
     queues: BTreeMap<u32, EventQueue>,
 }
 
@@ -58,7 +58,7 @@ impl EventQueues {
         self.queues.insert(index, queue);
     }
 
-    /// Removes a queue together with its mask. Returns `None` if the queue was not valid.
+    /// Removes a queue and its mask. Returns `None` if the queue was not valid.
     pub fn remove(&mut self, index: u32) -> Option<EventQueue> {
         self.queues.remove(&index)
     }
@@ -138,7 +138,7 @@ impl EventQueue {
         self.mask
     }
 
-    /// Returns whether events have been lost but the overflow event has not been written yet.
+    /// Returns whether the overflow event for lost events is still pending.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
     }

@@ -98,7 +98,7 @@ impl Resources {
         }
         let attrs = attributes(qpn, &qp.key, cx.port.addresses(), &setup.options);
         let to_err = modification(Transition::ToErr, &qp.key, attrs, &Qpc::default());
-        // This cannot fail: every QP in the table exists in the engine.
+        // Cannot fail: every QP in the table exists in the engine.
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 
@@ -110,7 +110,7 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError(_) => QpEvent::WqAccess,
-            // These events do not occur, because this interface has neither SRQs nor XRC.
+            // These events do not occur: this interface has neither SRQs nor XRC.
             AsyncEvent::SrqCatastrophic
             | AsyncEvent::LastWqeReached
             | AsyncEvent::InvalidXrceth(_)
@@ -123,7 +123,7 @@ impl Resources {
         self.raise(cx, &Eqe::Qp { qpn, event });
     }
 
-    /// Raises the interrupt for an event that was written, or reports that the event was lost.
+    /// Raises the interrupt for an event that was written, or reports a lost event.
     fn finish_event(
         &mut self,
         cx: &mut Context<'_>,

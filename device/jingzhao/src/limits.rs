@@ -1,8 +1,8 @@
 //! The configured limits that QUERY_DEV_LIM advertises.
 //!
-//! J-09: the public driver programs its own table sizes regardless of the advertised limits, so counts up to the bounds
-//! of INIT_HCA are accepted. Only the length of a CQ is checked against the advertised limit, as the specification
-//! requires.
+//! J-09: the public driver programs its own table sizes regardless of the advertised limits. Counts up to the bounds of
+//! INIT_HCA are therefore accepted. Only the length of a CQ is checked against the advertised limit, as the
+//! specification requires.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1, 3.3 and 3.11.
@@ -120,7 +120,7 @@ impl TryFrom<LimitsEntry> for Limits {
     type Error = LimitsError;
 
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
-        /// Maximum length of a send WQE in bytes: 63 units of 16 bytes, because a link stores the length in six bits.
+        /// Maximum length of a send WQE in bytes: 63 units of 16 bytes. A link stores the number of units in six bits.
         const MAX_SEND_LEN: u16 = 1008;
         /// Maximum slot size of a receive queue in bytes.
         const MAX_RECV_LEN: u16 = 4096;

@@ -12,7 +12,7 @@ use super::event_queue::EqSlot;
 use super::qp::QueuePair;
 use super::send_queue::FetchedWqe;
 
-/// An event in the device, together with the objects involved. The QP is mutable so that its counters can be updated.
+/// An event in the device, with the objects involved. The QP is mutable so that observers can update its counters.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the QP at the index of the doorbell's QPN. The
     /// QP's state is up to date.

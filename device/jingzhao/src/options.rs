@@ -198,7 +198,7 @@ impl From<QpAccess> for RemoteAccess {
 pub struct RdAtomicDepth(u8);
 
 impl RdAtomicDepth {
-    /// Each side keeps state for at most this number of READs and atomics.
+    /// Maximum number of READs and atomics that each side keeps state for.
     const MAX: u8 = 16;
 
     pub const fn get(self) -> u8 {

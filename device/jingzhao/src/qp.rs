@@ -28,7 +28,7 @@ use super::recv_queue::RecvQueue;
 use super::send_queue::{FetchedWqe, SendQueue, Sender};
 
 /// Maximum message length in bytes. The maximum in bits 4:0 of mtu_msgmax is not enforced (CtxMgt document, table 2.2;
-/// J-48): the public driver sets it to 2048 bytes for UD QPs, whose messages can be 4096 bytes long.
+/// J-48): for UD QPs, the public driver sets it to 2048 bytes, although their messages can be 4096 bytes long.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A QP that is not in RESET.
@@ -44,7 +44,7 @@ pub struct QueuePair {
     pub limits: QpLimits,
 }
 
-/// Limits on a QP. They come from the device's options, because the QPC has no fields for them (J-47).
+/// Limits on a QP that come from the device's options. The QPC has no fields for them (J-47).
 #[derive(Clone, Copy, Debug)]
 pub struct QpLimits {
     pub remote: RemoteAccess,
@@ -120,8 +120,8 @@ pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbo
     }
 }
 
-/// Returns the attributes that the engine needs from the context. Only commands change them, so they are passed with
-/// each command rather than with each packet.
+/// Returns the attributes that the engine needs from the context. They are passed with each command rather than with
+/// each packet, since only commands change them.
 pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {
@@ -137,10 +137,10 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. A UD message is a
-        // single packet of at most 4096 bytes.
+        // Only UD QPs can have an invalid MTU code: RC and UC QPs cannot enter RTR with one. A UD message is a single
+        // packet of at most 4096 bytes.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
-        // The public driver omits the high bits from the QPNs in contexts, both local and remote. Peers therefore
+        // The public driver writes QPNs to contexts, both local and remote, without their high bits. Peers therefore
         // address this QP by the local QPN in its context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: MAX_MESSAGE,
@@ -168,7 +168,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     }
 }
 
-/// Returns the context image for QUERY_QP. It contains the values in force, including defaults chosen by the device.
+/// Returns the context image for QUERY_QP. It contains the effective values, including defaults chosen by the device.
 pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     let image = context.query();
     let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));

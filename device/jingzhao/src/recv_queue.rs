@@ -8,9 +8,8 @@
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
 //! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], so that it
-//! can recognise words that software has not written yet. If the valid bit is required (`rq_valid_bit`), the device
-//! also fills the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these
-//! cases:
+//! can recognise words that software has not written yet. If the valid bit is required (`rq_valid_bit`), it also fills
+//! the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these cases:
 //! - the list ends with a terminator or at the end of the slot, or
 //! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
@@ -19,16 +18,17 @@
 //!
 //! While the maximum is unknown, the device cannot always determine whether a list is complete. RC then waits until the
 //! list has been unchanged for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when
-//! the message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD do
-//! not wait, because the message would be lost. Instead, the slot is read a few more times and then used as it is. Its
-//! list may then be too short, but never contains a wrong element. Receives posted before the QP enters RTR are known
-//! to be complete, so few queues need the settle time. A flush uses the list as it is, since no data is written.
+//! the message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD
+//! cannot wait without losing the message. Instead, the slot is read a few more times and then used as it is. Its list
+//! may then be too short, but never contains a wrong element. Few queues need the settle time, since receives posted
+//! before the QP enters RTR are known to be complete. A flush writes no data and uses the list as it is.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
 //! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
-//! whose elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit may
-//! be a receive of software that does not use the bit, or one that is still being written. It counts as posted once all
-//! its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the settle time.
+//! whose elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit
+//! may come from software that does not use the bit, or may still be in the middle of being written. It counts as
+//! posted once all its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the
+//! settle time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -55,18 +55,18 @@ use super::send_queue::sge;
 /// this long.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// Number of times that a slot is read again if its list may be incomplete. The device cannot sleep here. 64 reads take
+/// How often to reread a slot whose list may be incomplete. The device cannot sleep here, but 64 reads take
 /// microseconds, and software completes a list with only a few stores.
 const REREADS: u32 = 64;
 
-/// Offset of the first data unit in a slot. Every slot has one, because the smallest slot is 32 bytes long.
+/// Offset of the first data unit in a slot. Every slot has one: the smallest slot is 32 bytes long.
 const FIRST_DATA_UNIT: u32 = 16;
 
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Filling them takes milliseconds. The longest
-/// queue that the public user library creates has this length: 2^15 slots of 512 bytes.
+/// Maximum number of bytes that one command fills with [`UNTOUCHED`], which takes milliseconds. This is the length of
+/// the public user library's longest queue: 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
 /// Log2 of the number of bytes filled per write. A write fills at least one slot.
@@ -90,8 +90,7 @@ pub struct RecvQueue {
     max_list: MaxListLength,
     /// Whether the QP is RC. Only the peer of an RC QP retries a message that finds no receive.
     reliable: bool,
-    /// Number of elements in the next slot's list, and the time when that number last changed. Set only while the list
-    /// may be incomplete.
+    /// Number of elements in the next slot's list, and when it last changed. Set only while the list may be incomplete.
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
@@ -145,8 +144,8 @@ impl RecvQueue {
         }
     }
 
-    /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to
-    /// RTR, because receives posted before that transition are complete.
+    /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to RTR:
+    /// receives posted earlier are complete.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -160,9 +159,9 @@ impl RecvQueue {
         }
     }
 
-    /// Marks all slots as free and untouched. This discards receives from an earlier use of the QP. Called at RST2INIT,
-    /// because software may post receives as soon as the QP is in INIT. If a slot can be posted without the valid bit,
-    /// nothing is written, because software that does not use the bit may rely on the contents of its slots.
+    /// Marks all slots as free and untouched. This discards receives from an earlier use of the QP. It must happen at
+    /// RST2INIT, since software may post receives as soon as the QP is in INIT. If slots can be posted without the
+    /// valid bit, they are left alone: software that does not use the bit may rely on their contents.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
@@ -195,18 +194,18 @@ impl RecvQueue {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// Like [`RecvQueue::next`], but also accepts an incomplete list, because the request will be flushed.
+    /// Like [`RecvQueue::next`], but for requests that will be flushed: also accepts an incomplete list.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
 
-    /// Returns the time at which the settle time of the next slot ends, or `None` if it has not started.
+    /// Returns the end of the next slot's settle time, or `None` if it has not started.
     pub fn next_due(&self) -> Option<Instant> {
         self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
     }
 
-    /// Inspects the next slot so that its settle time can start before a message arrives. Returns whether the queue
-    /// must be polled again because the maximum list length is still unknown.
+    /// Inspects the next slot so that its settle time can start before a message arrives. Returns true while the
+    /// maximum list length is unknown, in which case the queue must be polled again.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
         if !self.needs_watching() {
             return false;
@@ -218,8 +217,8 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Returns whether the queue may have to wait for a list to settle. Only RC waits, because only an RC peer retries
-    /// in the meantime.
+    /// Returns whether the queue may have to wait for a list to settle. Only RC waits: only an RC peer retries in the
+    /// meantime.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -280,8 +279,8 @@ impl RecvQueue {
         self.untouched >= self.ring.slots()
     }
 
-    /// Copies the next slot and determines its state. In a marked slot, only the units within the extent belong to the
-    /// list.
+    /// Copies the next slot and determines its state. In a marked slot, the list consists of the units within the
+    /// extent.
     fn inspect(
         &mut self,
         now: Instant,
@@ -326,8 +325,8 @@ impl RecvQueue {
             reads += 1;
         };
         self.unchanged_since = None;
-        // A word of the copy may be torn if it was read while software stored it. That store is complete by now, so
-        // read the list again.
+        // A word of the copy may be torn if it was read while software stored it. That store is complete by now. Read
+        // the list again.
         fence(Ordering::Acquire);
         let list = GRANULE * (1 + extent.units);
         self.ring.read(mem, at, bytes.get_mut(..list).unwrap_or_default())?;
@@ -339,10 +338,9 @@ impl RecvQueue {
     }
 
     /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
-    /// set the bit in the meantime. A slot looks the same for a moment while software is still writing the list, or has
-    /// not set the bit yet. The slot therefore counts as posted only when two reads agree and every element looks
-    /// written. If some element never does, the request may simply be invalid, so RC uses the slot after the settle
-    /// time.
+    /// set the bit in the meantime. A slot briefly looks like this while software is still writing the list, or has not
+    /// set the bit yet. It therefore counts as posted only when two reads agree and every element looks written. An
+    /// element that never does may belong to an invalid request, so RC uses the slot after the settle time.
     fn inspect_unmarked(
         &mut self,
         now: Instant,
@@ -408,7 +406,7 @@ impl RecvQueue {
         if known == Some(true) || !self.shows_untouched() || !self.following_slot_is_started(mem)? {
             return Ok(known);
         }
-        // The slot is complete by now, and may have more elements than the copy, so read it again.
+        // The slot is complete by now, but may have more elements than the copy. Read it again.
         let mut slot: Slot = SmallVec::from_elem(0, bytes.len());
         self.ring.read(mem, self.at(self.slot), &mut slot)?;
         if RecvWqe::extent(&slot, |key| mem.region_len(key).is_some()) != extent {
@@ -435,7 +433,7 @@ impl RecvQueue {
         Ok(started)
     }
 
-    /// Returns whether the next slot has had this number of elements for at least `settle_time`.
+    /// Returns whether the length of the next slot's list has been stable for at least `settle_time`.
     fn has_settled(&mut self, now: Instant, units: usize, settle_time: Duration) -> bool {
         let over = self.unchanged_for(now, units) >= settle_time;
         if over {
@@ -444,7 +442,7 @@ impl RecvQueue {
         over
     }
 
-    /// Returns how long the next slot has had this number of elements.
+    /// Returns how long the length of the next slot's list has been stable.
     fn unchanged_for(&mut self, now: Instant, units: usize) -> Duration {
         let since = match self.unchanged_since {
             Some((then, since)) if then == units => since,
@@ -465,7 +463,7 @@ impl RecvQueue {
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),
                     End::Terminator => GRANULE * (2 + extent.units),
-                    // Leave the units after the list alone, since software may be about to write them.
+                    // Leave the units after the list alone. Software may be about to write them.
                     End::Slot | End::Untouched => GRANULE * (1 + extent.units),
                 };
                 free.resize(written.min(bytes.len()), 0xff);

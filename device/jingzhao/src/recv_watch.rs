@@ -2,8 +2,8 @@
 //!
 //! Receives are posted without a doorbell. Some lists of receive WQEs count as complete only once they have stayed
 //! unchanged for a while, the *settle time*. If the device first checked such a list when a message arrives, the peer
-//! would get an RNR NAK even for a receive posted long before. QPs with such lists are therefore polled until the
-//! maximum list length is known (see [`RecvQueue::watch`]).
+//! would get an RNR NAK even for a receive posted long before. Such QPs are therefore polled until the maximum list
+//! length is known (see [`RecvQueue::watch`]).
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!
@@ -17,7 +17,7 @@ use protocol::hca::jingzhao::qpc::QpState;
 use super::ctxmgt::message::RdQpState;
 use super::resources::Resources;
 
-/// QPs whose receive queues are polled. The period of 50 ms is short compared with the settle time of a list, and long
+/// QPs whose receive queues are polled. The period of 50 ms is short compared with a list's settle time, and long
 /// compared with the cost of a poll.
 pub(super) type RecvWatch = PollSet<50>;
 

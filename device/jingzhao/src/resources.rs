@@ -2,7 +2,7 @@
 //! CLOSE_HCA removes them.
 //!
 //! The table lists the maximum memory that a hostile guest can make this module's objects use. The engine's memory is
-//! not included; it is documented with the engine's limits.
+//! not included; see its limits.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -45,8 +45,8 @@ const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 
-/// Maximum number of write-backs at the end of one turn. They take about 100 microseconds, which is too short to
-/// noticeably delay register accesses or frames.
+/// Maximum number of write-backs at the end of one turn. They take about 100 microseconds, too little to noticeably
+/// delay register accesses or frames.
 const WRITE_BACKS_PER_TURN: usize = 1024;
 
 /// State of the device. The counters survive CLOSE_HCA.
@@ -126,7 +126,7 @@ impl Resources {
         self.cqs.get_mut(self.ctx.cq_index(cqn)).map(|cq| &mut **cq)
     }
 
-    /// Copies the current state and PSNs of a QP from the engine to the device's copy of its context.
+    /// Copies a QP's current state and PSNs from the engine to the device's copy of its context.
     pub fn observe(&mut self, cx: &Context<'_>, qpn: Qpn) {
         let index = self.ctx.qp_index(qpn);
         if let Some(qp) = self.qps.get_mut(index)
@@ -171,8 +171,8 @@ impl Regions {
         }
     }
 
-    /// Returns the ICM address of an MPT entry. The base comes from the guest, so the sum may wrap. A wrapped address
-    /// either is unmapped or maps to other memory of the same guest.
+    /// Returns the ICM address of an MPT entry. The base comes from the guest, and the sum may wrap. A wrapped address
+    /// is either unmapped or maps to other memory of the same guest.
     pub fn mpt_entry(&self, index: u32) -> IcmAddr {
         let offset = u64::from(index) * u64::from(DevLim::RECOMMENDED.mpt_len);
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))

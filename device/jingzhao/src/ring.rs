@@ -7,7 +7,7 @@ use protocol::ids::{Lkey, Pdn};
 use super::ctxmgt::message::{RdQpRst, RdQpSst};
 use super::options::QueueOptions;
 
-/// Geometry of a work queue.
+/// Geometry of a work queue's ring.
 ///
 /// # Spec
 /// JingZhao interface, sections 6.7 and 6.8 (J-08).
@@ -48,7 +48,7 @@ impl Ring {
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
-        // The loop is bounded: a WQE is at most 4096 bytes long, and a ring has at least one slot of 32 bytes.
+        // The loop is bounded: a WQE has at most 4096 bytes, and a ring has at least one slot of 32 bytes.
         while !rest.is_empty() {
             let room = self.len.checked_sub(at).filter(|room| *room != 0).ok_or(AccessError::Bounds)?;
             let (now, later) = rest.split_at_mut(rest.len().min(room as usize));
@@ -65,10 +65,9 @@ impl Ring {
     }
 }
 
-/// Returns the effective length of a queue in bytes. The kernel driver writes the unrounded length to the context,
-/// whereas the user library allocates a queue whose length is rounded up to a power of two (J-08). A user queue
-/// therefore has the length of its memory region, if that length is a power of two and at least the length in the
-/// context.
+/// Returns the effective length of a queue in bytes. The kernel driver writes the unrounded length to the context, but
+/// the user library rounds the queue up to a power of two (J-08). A user queue therefore has the length of its memory
+/// region, if that is a power of two and at least the length in the context.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

@@ -26,19 +26,19 @@ use super::ctxmgt::message::{RdEncap, RdQpSst};
 use super::options::{QueueOptions, SqAddr};
 use super::ring::Ring;
 
-/// Maximum number of pending doorbells per queue. It equals the largest queue length that QUERY_DEV_LIM can advertise.
+/// Maximum number of pending doorbells per queue: the largest queue length that QUERY_DEV_LIM can advertise.
 const MAX_DOORBELLS: usize = 1 << 16;
 
 /// Number of doorbell slots reserved for each queue, which is enough for bursts from ordinary software.
 const RESERVED_DOORBELLS: usize = 16;
 
 /// Number of doorbell slots shared by all queues of a device, in addition to the [`RESERVED_DOORBELLS`] of each queue.
-/// They occupy 12 MiB, and are enough to fill 64 queues that have the recommended length of 2^14 requests. Without this
-/// limit, the doorbells of 2^17 stalled queues could occupy 96 GiB.
+/// They occupy 12 MiB, enough to fill 64 queues of the recommended length, 2^14 requests. Without this limit, the
+/// doorbells of 2^17 stalled queues could occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// A WQE of up to this many bytes is copied into a short buffer, which takes less time to zero than a buffer for the
-/// longest WQE. Most queues have slots of this size.
+/// Size of the short buffer for WQE copies, in bytes. It is faster to zero than a buffer for the longest WQE, and most
+/// queues have slots of this size.
 const SHORT_WQE: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -51,15 +51,14 @@ pub enum DoorbellOverflowError {
     Device,
 }
 
-/// Doorbell slots shared by all queues, in addition to those reserved for each queue.
+/// Doorbell slots shared by all queues, on top of each queue's reserved slots.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     used: usize,
 }
 
 impl DoorbellPool {
-    /// Records that the number of pool slots used by a queue ([`SendQueue::pooled_doorbells`]) has changed from
-    /// `before` to `after`.
+    /// Records a change in a queue's number of pool slots ([`SendQueue::pooled_doorbells`]) from `before` to `after`.
     pub fn update(&mut self, before: usize, after: usize) {
         self.used = (self.used + after).saturating_sub(before);
     }
@@ -69,7 +68,7 @@ impl DoorbellPool {
     }
 }
 
-/// The QP of a send queue, with the context fields that are needed to fetch a WQE.
+/// A send queue's QP, with the context fields needed to fetch a WQE.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// QPN, including the high bits that software uses.
@@ -96,7 +95,7 @@ pub struct Entry {
 /// A WQE fetched from the queue, for tracing and strict rules.
 #[derive(Debug)]
 pub struct FetchedWqe<'a> {
-    /// The entry for the WQE, from its doorbell or from the preceding WQE.
+    /// The WQE's entry, from its doorbell or from the preceding WQE.
     pub entry: Entry,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
@@ -111,7 +110,7 @@ pub struct SendQueue {
     ring: Ring,
     /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// The WQE to which the last WQE links.
+    /// The WQE that the last WQE links to.
     linked: Option<Entry>,
     /// Position of the slot after the last WQE, where software posts next.
     expected: u32,
@@ -121,7 +120,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates a queue in the state that it has after RESET.
+    /// Creates a queue in its state after RESET.
     pub fn new(options: QueueOptions) -> Self {
         let unit = match options.sq_addr {
             SqAddr::Unit | SqAddr::Auto => PositionUnit::Granule,
@@ -152,15 +151,14 @@ impl SendQueue {
     ///
     /// # Errors
     /// Fails if too many doorbells are pending. The new doorbell is then lost. Correct software never has more pending
-    /// doorbells than slots: each pending doorbell announces at least one WQE, and software must not reuse the slot of
-    /// a WQE before the WQE completes.
+    /// doorbells than slots: each covers at least one WQE, whose slot cannot be reused before the WQE completes.
     pub fn queue_doorbell(
         &mut self,
         doorbell: SendDoorbell,
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // Each QP stores at most MAX_DOORBELLS doorbells of 12 bytes, however many the guest rings.
+        // A QP stores at most MAX_DOORBELLS doorbells of 12 bytes, however many the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }
@@ -184,7 +182,7 @@ impl SendQueue {
         self.ring.slots()
     }
 
-    /// Returns the number of pending doorbells. Each doorbell announces at least one WQE.
+    /// Returns the number of pending doorbells. Each covers at least one WQE.
     pub fn waiting(&self) -> usize {
         self.doorbells.len()
     }
@@ -203,7 +201,7 @@ impl SendQueue {
             return Fetch::Empty;
         };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
-        // A WQE with an invalid size fails, but its first granule is read, because it links to the rest of the chain.
+        // A WQE with an invalid size fails, but its first granule is still read for the link to the rest of the chain.
         let granules = usize::from(if size_is_bad { 1 } else { entry.size });
         let mut short = [0; SHORT_WQE];
         let mut long;
@@ -243,28 +241,27 @@ impl SendQueue {
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
-        // Limited to the number of slots, because a chain may wrap around the ring and visit a slot more than once.
+        // A chain may wrap around the ring and visit a slot more than once, so limit the count to the number of slots.
         self.linked_run = (before + 1).min(self.ring.slots());
         Some(entry)
     }
 
-    /// Starts the chain of the oldest doorbell. With the option `late_link`, skips doorbells for WQEs that have already
-    /// been executed through a link (J-24).
+    /// Starts the chain of the oldest doorbell. With `late_link`, skips doorbells for WQEs that have already been
+    /// executed through a link (J-24).
     fn begin_next_chain(&mut self) -> Option<Entry> {
         loop {
             let entry = self.begin_chain()?;
             let run = std::mem::take(&mut self.linked_run);
             let distance = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&distance) {
-                // Doorbells arrive in slot order, so no later doorbell can be for a WQE that was executed through these
-                // links.
+                // Doorbells arrive in slot order. No later one can be for a WQE that was executed through these links.
                 return Some(entry);
             }
             self.linked_run = distance - 1;
         }
     }
 
-    /// Returns the number of slots from a position to `expected`.
+    /// Returns the distance from a position to `expected` in slots.
     fn slots_to_expected(&self, position: u32) -> u32 {
         let bytes = match self.expected.checked_sub(position) {
             Some(bytes) => bytes,
@@ -294,7 +291,7 @@ impl SendQueue {
         Some(Entry { position: position(self.unit)?, opcode, size, fence })
     }
 
-    /// Records the WQE to which `entry` links, and the position after `entry`.
+    /// Records the WQE that `entry` links to, and the position after `entry`.
     fn follow(&mut self, sst: &RdQpSst, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
         let ring = &self.ring;
         let slot = 1u64.checked_shl(ring.log_slot().into()).unwrap_or(0);
@@ -306,7 +303,7 @@ impl SendQueue {
             Some(Entry { position, opcode: link.opcode, size: link.size, fence: link.fence })
         });
         if next.link.is_some() && self.options.clear_links && sst.usr_page != 0 {
-            // J-12: if the queue cannot be written, its stale links remain, as on a device that does not clear them.
+            // J-12: if the queue is not writable, its stale links remain, as on a device that does not clear them.
             let _ = ring.patch(mem, entry.position, &[0; 8]);
         }
     }
@@ -351,8 +348,7 @@ impl SendQueue {
         addresses: &Addresses,
     ) -> Option<UdDestination> {
         let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
-        // The engine handles bit 31 of the Q_Key. In this interface, the value 0 selects the QP's own Q_Key (section
-        // 11.1).
+        // The engine handles bit 31 of the Q_Key. In this interface, 0 selects the QP's own Q_Key (section 11.1).
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }

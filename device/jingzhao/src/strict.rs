@@ -1,8 +1,7 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before it executes, while the objects that it
-//! removes still exist. Findings are reported only for commands that succeed, since a rejected command already returns
-//! an error status.
+//! Checks do not change the device's behaviour. A command is checked before it executes, while the objects that it
+//! removes still exist. Findings are reported only if it succeeds: a rejected command already returns an error status.
 //!
 //! # Spec
 //! JingZhao interface; [`rules`] cites the sections.
@@ -37,7 +36,7 @@ const FREED_KEYS: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page to which only the first half of a doorbell has been written.
+    /// UAR page with a half-written doorbell.
     half_page: Option<u64>,
     /// Freed keys, most recent last.
     freed: VecDeque<Lkey>,
@@ -57,7 +56,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA, and INIT_HCA, which implies CLOSE_HCA. After either command, any key may be reused.
+    /// Handles CLOSE_HCA, and INIT_HCA, which implies it. After either command, any key may be reused.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }
@@ -72,7 +71,7 @@ impl Strict {
     }
 }
 
-/// The parts of an initialised device that a check examines.
+/// The parts of an initialised device that checks examine.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

@@ -1,4 +1,4 @@
-//! Tests a whole device with a driver, but without QEMU. Guest memory is a memfd, and the tests write registers as the
+//! Tests a whole device with a driver, without QEMU. Guest memory is a memfd, and the tests write registers as the
 //! public driver does.
 
 mod bringup;
@@ -35,7 +35,7 @@ use super::options::{Options, Setup};
 /// Bus address that is not mapped.
 const NOWHERE: u64 = 0x4000_0000_0000;
 
-/// Inbox of INIT_HCA from section 14.2.
+/// INIT_HCA inbox from section 14.2.
 const INIT: &str = "
     00: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 10
     10: 00 00 00 00 02 00 00 10 00 00 00 00 02 40 00 05
@@ -65,7 +65,7 @@ fn powered_on_with(setup: Setup, addresses: Addresses) -> Machine {
     machine
 }
 
-/// Creates a machine on which INIT_HCA has succeeded, with the tables of section 13 mapped.
+/// Creates a machine after INIT_HCA, with the tables of section 13 mapped.
 fn initialised(options: Options) -> Machine {
     initialised_as(1, options)
 }

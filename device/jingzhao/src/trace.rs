@@ -111,7 +111,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) 
     });
 }
 
-/// Records a CQE that was written to the free-running position `slot`, or that was lost.
+/// Records a CQE that was written at the free-running position `slot`, or was lost.
 pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<CqFault>) {
     let name = match cqe.queue {
         CqeQueue::Send => "send",
@@ -126,7 +126,7 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
     });
 }
 
-/// Records an event, and the EQ and slot to which it was written.
+/// Records an event with the EQ and slot that it was written to.
 pub(super) fn eqe(trace: &mut Trace, to: Option<EqSlot>, eqe: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, eqe.event_type().name(), |fields| {
         match to {

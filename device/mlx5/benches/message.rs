@@ -1,17 +1,16 @@
 //! Measures the cost of a 64-byte message in the sender's and the receiver's device.
 //!
-//! Two devices in this process exchange messages on RC QPs. All work of the sender's device happens in [`sender`], and
-//! that of the receiver's device in [`receiver`]. Callgrind counts the instructions executed in either function. Unlike
-//! a time, this count does not depend on the machine's load:
+//! Two devices in this process exchange messages on RC QPs. All of the sender device's work happens in [`sender`], and
+//! the receiver device's in [`receiver`]. Callgrind counts the instructions in either function, a figure that does not
+//! depend on the machine's load:
 //!
 //! ```text
 //! cargo bench -p mlx5 --bench message --no-run
 //! valgrind --tool=callgrind --toggle-collect='message::sender' target/release/deps/message-<hash> write 16
 //! ```
 //!
-//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To obtain the number of
-//! instructions per message, divide the number of instructions collected by the number of messages that the benchmark
-//! prints.
+//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To obtain instructions per
+//! message, divide the instructions collected by the number of messages that the benchmark prints.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -52,7 +51,7 @@ const CQ_RECORD: u64 = 0x30_0000;
 const QP_RECORDS: u64 = 0x30_1000;
 const EVENTS: u64 = 0x40_0000;
 const CQ: u64 = 0x44_0000;
-/// QP queues: for each QP, one page of receives and one page of send queue blocks.
+/// Each QP's queues: one page of receives and one page of send queue blocks.
 const QUEUES: u64 = 0x50_0000;
 const DATA: u64 = 0x60_0000;
 /// Number of pages in the data region, which all messages share.
@@ -221,7 +220,7 @@ impl Node {
     /// Posts a batch of requests. Returns the doorbell.
     fn post_sends(&mut self, number: usize, opcode: Opcode) -> [u8; 8] {
         let data = smallvec![DataItem::Pointer(self.data())];
-        // Both devices have the same keys, so the device's own key is also the key of the peer's region.
+        // Both devices use the same keys: the device's own key is also that of the peer's region.
         let remote = RemoteSegment { va: Va::new(DATA_VA + 0x1000), rkey: Rkey::new(self.key) };
         let operation = if opcode == Opcode::Write { Operation::Write(remote) } else { Operation::Send };
         let qp = &mut self.qps[number];

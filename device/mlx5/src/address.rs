@@ -26,7 +26,7 @@ pub enum Resolver<'a> {
     Ethernet { addresses: &'a Addresses, gids: &'a GidTable },
 }
 
-/// Path for RoCE packets, as specified by software.
+/// Path of RoCE packets, as specified by software.
 struct RocePath {
     gid_index: u8,
     /// Destination MAC, resolved by the driver.
@@ -110,8 +110,8 @@ impl Resolver<'_> {
 }
 
 impl RocePath {
-    /// Returns the packet headers, or `None` if the GID table entry is empty or its IP version differs from that of the
-    /// destination.
+    /// Returns the packet headers, or `None` if the GID table entry is empty or its IP version differs from the
+    /// destination's.
     fn headers(&self, gids: &GidTable, local: Qpn, remote: Qpn) -> Option<Encap> {
         let source = gids.get(self.gid_index.into())?;
         let ip = match (source.ip, IpAddr::from(Ipv6Addr::from(self.gid)).to_canonical()) {

@@ -1,4 +1,4 @@
-//! Queue memory, made up of the pages that the driver lists when it creates the queue.
+//! Queue memory: the pages that the driver lists when it creates the queue.
 //!
 //! # Spec
 //! mlx5 interface, sections 5, 8.1 and 10.1.
@@ -12,7 +12,7 @@ use protocol::ids::Iova;
 
 use super::limits::MAX_QUEUE_PAGES;
 
-/// Largest supported `log_page_size`, for pages of 8 TiB. No guest has memory for larger pages.
+/// Largest supported `log_page_size`: pages of 8 TiB, more than any guest has.
 const MAX_LOG_PAGE: u8 = 31;
 
 /// Log2 of the smallest page size in bytes.
@@ -86,7 +86,7 @@ impl QueueBuffer {
     /// of the entry and all earlier writes.
     ///
     /// # Errors
-    /// Fails under the same conditions as [`QueueBuffer::read`], in which case the last byte is not written.
+    /// Fails under the same conditions as [`QueueBuffer::read`]. The last byte is then not written.
     pub fn publish(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
         self.check(offset, entry.len())?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
@@ -113,7 +113,7 @@ impl QueueBuffer {
         }
     }
 
-    /// Returns the address of a byte, and the number of bytes from there to the end of its page.
+    /// Returns a byte's address, and the number of bytes from there to the end of its page.
     fn locate(&self, offset: u64) -> Result<(Iova, usize), AccessError> {
         let linear = self.start + offset;
         let page_len = 1 << self.page_shift;
@@ -143,7 +143,7 @@ impl Default for PageBudget {
 }
 
 impl PageBudget {
-    /// Takes pages from the budget. If the budget is too small, takes none and returns false.
+    /// Takes pages from the budget. If it is too small, takes none and returns false.
     #[must_use]
     pub fn take(&mut self, pages: usize) -> bool {
         match self.left.checked_sub(pages) {

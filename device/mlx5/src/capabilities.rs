@@ -10,8 +10,8 @@ use super::check::{Check, Rejection};
 use super::limits::ROCE_GIDS;
 use super::options::{Options, Port};
 
-/// Types whose areas are all zero: on-demand paging, quality of service, device memory, and the second area of general
-/// capabilities. Programs that query them learn that the device lacks these features.
+/// Types with all-zero areas: on-demand paging, quality of service, device memory, and the second area of general
+/// capabilities. The zeros report that the device lacks these features.
 const ABSENT: [u16; 4] = [2, 0xc, 0xf, 0x20];
 
 #[derive(Debug)]
@@ -20,14 +20,13 @@ pub struct Capabilities {
     largest: GeneralCaps,
     /// Largest value of [`GeneralCaps::log_uar_page`].
     max_log_uar_page: u16,
-    /// Area from the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
-    /// define.
+    /// Area from the last SET_HCA_CAP. It is stored unparsed: new drivers set bits that this device does not define.
     general: Box<[u8; AREA_LEN]>,
     atomic: AtomicCaps,
 }
 
 impl Capabilities {
-    /// Returns the capabilities as they are before the first SET_HCA_CAP.
+    /// Returns the capabilities before the first SET_HCA_CAP.
     pub fn new(options: &Options) -> Self {
         let largest = options.caps();
         Self {

@@ -1,4 +1,4 @@
-//! Checks on commands. Each check has its own syndrome, which the guest's driver logs together with the status.
+//! Checks on commands. Each has its own syndrome, which the guest's driver logs together with the status.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.3.

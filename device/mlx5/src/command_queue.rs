@@ -19,9 +19,9 @@ const OUTPUT: u64 = 0x20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotFault {
     Unmapped,
-    /// The driver owns the slot, so it is left unchanged.
+    /// The driver owns the slot, which is left unchanged.
     NotOwned,
-    /// The command could not be delivered, so it was not executed.
+    /// The command could not be delivered.
     Undelivered(Undelivered),
 }
 
@@ -48,7 +48,7 @@ pub struct Request {
     pub input: Vec<u8>,
     /// Length of the output that the driver expects.
     pub output_len: usize,
-    /// Addresses of the output blocks. The maximum output length limits their number.
+    /// Addresses of the output blocks. Their number is limited by the maximum output length.
     output_blocks: Vec<Iova>,
 }
 
@@ -67,7 +67,7 @@ impl Request {
         }
         Self::of_slot(dma, at, &slot).map_err(|error| {
             let header = error.rejection.header().emit();
-            // If the slot is not writable, the status is lost, because the slot is the only place to report it.
+            // If the slot is not writable, the status is lost. There is no other place to report it.
             let _ = release(dma, at, &header, error.delivery);
             SlotFault::Undelivered(error)
         })
@@ -142,8 +142,8 @@ fn release(dma: &GuestMemory, at: Iova, inline: &[u8; INLINE_LEN], delivery: Del
         && dma.publish(place(OWNER_BYTE as u64), &[delivery.owner_byte()]).is_ok()
 }
 
-/// Walks the blocks of a mailbox. Each block must carry the slot's token and its own position in the chain, so the walk
-/// ends even if the chain is circular.
+/// Walks the blocks of a mailbox. Each block must carry the slot's token and its own position in the chain. This ends
+/// the walk even if the chain is circular.
 struct Chain {
     next: Iova,
     number: u32,
@@ -160,7 +160,7 @@ impl Chain {
     /// Returns the current block's address. Fails if the chain has ended or the address is misaligned.
     fn aligned(&self) -> Result<Iova, Undelivered> {
         match self.next.get() {
-            // An address of 0 ends the chain, so the block is missing.
+            // An address of 0 ends the chain: the block is missing.
             at if at == 0 || !at.is_multiple_of(BLOCK_ALIGN) => Err(self.inaccessible()),
             at => Ok(Iova::new(at)),
         }

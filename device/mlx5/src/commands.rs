@@ -1,4 +1,4 @@
-//! Executes commands. Each command family has its own file. A rejected command has no effect.
+//! Command execution, with one file per command family. A rejected command has no effect.
 //!
 //! # Spec
 //! mlx5 interface, section 5.

@@ -158,7 +158,7 @@ impl Resources {
         }
     }
 
-    /// Reports a CQ that lost a completion. Section 9.6: all QPs that use the CQ move to ERR.
+    /// Reports a CQ that lost a completion. Section 9.6: all of its QPs move to ERR.
     fn fail_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let code = match fault {
@@ -207,8 +207,8 @@ impl Resources {
         self.raise(cx, &Eqe::Queue { event, kind: QueueKind::Qp, number: qpn.get() });
     }
 
-    /// Reports that an SRQ cannot be read. Every QP that uses the SRQ detects the fault, but only the first detection
-    /// raises an event.
+    /// Reports that an SRQ cannot be read. Every QP that uses it detects the fault, but only the first detection raises
+    /// an event.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         if self.srqs.get_mut(srqn.get()).is_some_and(|srq| srq.reports_fault()) {
             limited!(warn, %srqn, "cannot read receive WQEs from the SRQ");

@@ -26,7 +26,7 @@ const INDEX: u32 = 0xff_ffff;
 #[error("completion lost: {fault}")]
 pub struct LostEntry {
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only the first loss raises an event. After a loss, the queue accepts no
+    /// Whether this is the queue's first loss, the only one to raise an event. After it, the queue does not accept any
     /// more entries.
     pub first: bool,
 }
@@ -46,7 +46,7 @@ pub struct Entry {
 pub enum EventTime {
     /// The queue has an urgent entry or is not moderated.
     Now,
-    /// The queue has too many unread entries for the event to be delayed further.
+    /// The queue has too many unread entries to delay the event further.
     Full,
     /// The event can be delayed. The queue stays armed until the event is written.
     Delayed,
@@ -192,7 +192,7 @@ impl CompletionQueue {
     }
 
     /// Marks the doorbell record of a new queue as never armed. An inaccessible record stays unmarked, which is
-    /// harmless because the device cannot poll it.
+    /// harmless: the device cannot poll it.
     pub fn mark_never_armed(&self, dma: &GuestMemory) {
         let [.., a, b, c, d] = CqRecord { never_armed: true, ..CqRecord::default() }.emit();
         let arm_word = Iova::new(self.context.record.get() | 4);
@@ -207,11 +207,11 @@ impl CompletionQueue {
         (self.recorded_arm.replace(arm) != Some(arm)).then_some(arm)
     }
 
-    /// Arms the queue for one event. If an unread entry of the requested kind already exists, the caller must raise the
-    /// event at the returned time.
+    /// Arms the queue for one event. If an unread entry of the requested kind already exists, returns the time at which
+    /// the caller must raise the event.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> Option<EventTime> {
-        // Section 9.2: software has not received the event for this sequence number yet, so the request has no effect.
+        // Section 9.2: a request has no effect while software has not received the event for its sequence number.
         // Otherwise, a program that arms in a loop would fill the EQ, which it shares with other programs.
         if self.answered == Some(arm.sequence) {
             return None;
@@ -231,7 +231,7 @@ impl CompletionQueue {
         index.is_some_and(|index| index.wrapping_sub(self.armed_at) & INDEX < 1 << 23)
     }
 
-    /// Returns the time at which the event for the unread entries must be written.
+    /// Returns the time at which to write the event for the unread entries.
     fn event_time(&self) -> EventTime {
         let CqContext { moderation_period, moderation_count, .. } = self.context;
         let unread = self.producer.wrapping_sub(self.armed_at) & INDEX;
@@ -254,7 +254,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Disarms the queue, because its event is being written.
+    /// Disarms the queue while its event is being written.
     pub fn disarm(&mut self) {
         self.armed = Armed::No;
     }
@@ -265,7 +265,7 @@ impl CompletionQueue {
         self.sequence.event_written(place);
     }
 
-    /// Writes an entry. If the entry raises an event, returns the time at which that event must be written.
+    /// Writes an entry. If it raises an event, returns the time at which the event must be written.
     ///
     /// # Errors
     /// Fails if the queue is full, has already lost an entry, or has an inaccessible ring. The entry is then lost.
@@ -328,7 +328,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves the queue to a new ring. The producer index is not reset. The resize entry occupies one index, so the
+    /// Moves the queue to a new ring. The producer index is not reset. Since the resize entry occupies one index, the
     /// driver moves unread entry i of the old ring to index i + 1 of the new ring.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
-/// A run of requests of one kind to the same QP that are not in its counter set yet. They are added together, because
-/// looking up the QP and its counter set costs more than counting.
+/// Requests of one kind to the same QP that are not in its counter set yet. They are added together: looking up the QP
+/// and its counter set costs more than counting.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutedRequests {
     qpn: Qpn,
@@ -45,8 +45,8 @@ impl Resources {
         }
     }
 
-    /// Adds the executed requests to their counter set. Must be called before a command is executed, because the
-    /// command may read the counters or assign another set to the QP.
+    /// Adds the executed requests to their counter set. Must be called before a command executes, since it may read the
+    /// counters or assign another set to the QP.
     pub(super) fn add_executed(&mut self) {
         let Some(ExecutedRequests { qpn, request, count }) = self.executed.take() else { return };
         self.add(qpn, count, |counters| {
@@ -112,7 +112,7 @@ fn requester(counters: &mut QCounters, status: Status) -> &mut u32 {
     }
 }
 
-/// Returns the counter for a failed receive, or `None` if no receive fails with this status.
+/// Returns the counter for receives that fail with `status`, or `None` if receives cannot.
 fn responder(counters: &mut QCounters, status: Status) -> Option<&mut u32> {
     Some(match status {
         Status::LocalLength => &mut counters.resp_local_length_error,

@@ -1,10 +1,10 @@
-//! Completion events that are delayed because their CQ has moderation enabled.
+//! Delayed completion events of CQs with moderation enabled.
 //!
 //! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
-//! enabled moderation for a CQ, the event for successful WQEs of an SQ is therefore delayed until another event is
-//! written to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and
-//! its reply then cause one interrupt instead of two. If an event times out, no further events for its EQ are delayed
-//! until an urgent event is written to the EQ.
+//! enabled moderation for a CQ, events for its successful SQ WQEs are therefore delayed until another event is written
+//! to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and its
+//! reply then cause one interrupt instead of two. If an event times out, no further events for its EQ are delayed until
+//! an urgent event is written to the EQ.
 //!
 //! # Spec
 //! mlx5 interface, section 9.1: moderation.
@@ -30,7 +30,7 @@ pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
 enum Delayed {
     /// The events of these CQs must be written by `until`.
     Until { until: Instant, cqns: BTreeSet<Cqn> },
-    /// An event timed out, so events are not delayed for now.
+    /// An event timed out. Events are not delayed for now.
     Off,
 }
 
@@ -47,7 +47,7 @@ impl DelayedEvents {
         }
     }
 
-    /// Drops a CQ's event because the CQ was destroyed or all its entries have been read.
+    /// Drops a CQ's event, after the CQ is destroyed or all its entries are read.
     pub fn cancel(&mut self, eqn: Eqn, cqn: Cqn) {
         if let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn)
             && cqns.remove(&cqn)
@@ -64,7 +64,7 @@ impl DelayedEvents {
         }
     }
 
-    /// Removes and returns the CQs whose events must be written now, because another event was written to the EQ.
+    /// Removes and returns the CQs with delayed events for an EQ. Called when another event is written to it.
     pub fn take(&mut self, eqn: Eqn) -> BTreeSet<Cqn> {
         let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn) else { return BTreeSet::new() };
         let cqns = std::mem::take(cqns);

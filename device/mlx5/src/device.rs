@@ -160,7 +160,7 @@ impl Mlx5 {
                 limited!(warn, command = name, %syndrome, "command rejected: {rejection}");
             }
         }
-        // The findings are not reported for a rejected command, which already has an error status.
+        // Findings are not reported for a rejected command, which already returns an error status.
         if let (Some(found), Ok(_)) = (checked, &result) {
             found.report(cx.monitor);
         }
@@ -195,7 +195,7 @@ impl Mlx5 {
     }
 
     /// Raises a command event, unless the command has created or destroyed the EQ for command events. The driver polls
-    /// for the completion of these two commands (section 20, M-7).
+    /// for the completion of those two commands (section 20, M-7).
     fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
         if before.is_some()
             && before == self.command_eq()
@@ -229,8 +229,8 @@ impl Mlx5 {
     fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
         let Some((page, offset)) = doorbell::place(self.log_uar_page(), bar_offset) else { return };
         let resources = self.function.resources_mut();
-        // Writes to a stopped device are not checked, because a driver that has stopped the device may still arm its
-        // event queues once.
+        // Writes to a stopped device are not checked: a driver may still arm its event queues once after stopping the
+        // device.
         if self.segment.health.nic_state() == NicState::Normal.code() {
             cx.monitor.check(|| strict::uar_write(resources.as_deref(), page));
         }
@@ -295,7 +295,7 @@ impl Frontend for Mlx5 {
             pkeys: PKEYS,
             mtu: 5,
             capabilities: 0x0251_0a68,
-            // Section 14.1: the port is open from the start, and no command opens it.
+            // Section 14.1: the port is always open; no command opens it.
             opened_by_software: false,
             // Section 14.1: mlx5_ib expects the firmware to answer performance MADs, but answers ClassPortInfo itself,
             // with zeros.
@@ -316,7 +316,7 @@ impl Frontend for Mlx5 {
 
     fn bar_read(&mut self, cx: &mut Context<'_>, _: Bar, offset: u64, data: &mut [u8]) {
         match doorbell::place(self.log_uar_page(), offset) {
-            // Doorbells are write-only, so they read as 0.
+            // Doorbells are write-only and read as 0.
             Some(_) => data.fill(0),
             None => words::read(offset, data, |word| self.read_register(cx, word).to_be_bytes()),
         }
@@ -396,7 +396,7 @@ impl Frontend for Mlx5 {
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        // Changed QPs need no action: a QP's context is updated from the engine when software queries it.
+        // Changed QPs do not need any action: a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
         let Some(resources) = self.function.resources_mut() else { return false };
         resources.end_turn(cx);

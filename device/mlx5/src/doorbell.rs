@@ -19,7 +19,7 @@ use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, OVERFLOW, QP_STATE};
 use super::resources::Resources;
 use super::strict;
 
-/// First bytes of the WQE that a send doorbell announces.
+/// First bytes of a send doorbell's WQE.
 pub type WqeHead = [u8; 8];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,10 @@ pub enum Doorbell {
     ArmEq(EqDoorbell),
     /// Reports the consumer index of an EQ.
     UpdateEq(EqDoorbell),
-    /// Announces that the doorbell record of a QP or SQ has a new send counter.
+    /// Signals a new send counter in a QP's or SQ's doorbell record.
     Send {
         qpn: Qpn,
-        /// Start of the last WQE. `None` if software rings the doorbell with two 4-byte stores.
+        /// Start of the last WQE; `None` if software rings the doorbell with two 4-byte stores.
         head: Option<WqeHead>,
     },
 }
@@ -45,8 +45,8 @@ pub fn place(log_uar_page: u16, offset: u64) -> Option<(UarIndex, u64)> {
     Some((UarIndex::new(page), offset % page_len))
 }
 
-/// First halves of CQ doorbells, by UAR page. 32-bit software writes a CQ doorbell with two stores, so the first half
-/// is kept until the second half arrives.
+/// First halves of CQ doorbells, by UAR page. 32-bit software writes a CQ doorbell with two stores. The first half is
+/// kept until the second arrives.
 ///
 /// The map has at most one entry for each UAR page.
 #[derive(Debug, Default)]
@@ -80,8 +80,8 @@ impl Doorbells {
             (UarRegister::UpdateEq, &[a, b, c, d]) => {
                 Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
             }
-            // Section 20, M-16: the queue number is in the second word. The other words of the WQE have no effect,
-            // since the WQE is also in guest memory.
+            // Section 20, M-16: the queue number is in the second word. The rest of the WQE is ignored here and read
+            // from guest memory.
             (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _]) => {
                 Some(Doorbell::Send { qpn: qpn([a, b, c]), head: data.first_chunk().copied() })
             }
@@ -99,8 +99,7 @@ fn qpn([a, b, c]: [u8; 3]) -> Qpn {
 }
 
 impl Resources {
-    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the object that the doorbell names must use the
-    /// same page.
+    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the object that it names must use the same page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),

@@ -96,7 +96,7 @@ impl EventQueue {
         self.consumer = consumer;
     }
 
-    /// Updates the consumer index. Arms the queue if no entry is unread; otherwise, returns the vector to raise
+    /// Updates the consumer index. Arms the queue if all entries have been read; otherwise, returns the vector to raise
     /// immediately.
     #[must_use]
     pub fn arm(&mut self, consumer: u32) -> Option<u16> {
@@ -108,7 +108,7 @@ impl EventQueue {
     /// Writes an event. Returns the vector to raise, if any.
     ///
     /// # Errors
-    /// Fails if the ring is full or not accessible, in which case the event is lost.
+    /// Fails if the ring is full or not accessible. The event is then lost.
     pub fn push(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<Option<u16>, WriteError> {
         let result = self.write(event, dma);
         self.lost |= result.is_err();

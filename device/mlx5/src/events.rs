@@ -1,4 +1,4 @@
-//! Events and the interrupts that they raise.
+//! Events, and the interrupts they raise.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.2 and 8.
@@ -13,14 +13,13 @@ use super::resources::Resources;
 use super::trace;
 
 impl Resources {
-    /// Returns the EQ that receives events of these types.
+    /// Returns the EQ whose mask contains all of `events`.
     pub fn taker(&self, events: EventMask) -> Option<Eqn> {
         let mut queues = self.eqs.iter_from(0);
         queues.find(|(_, queue)| queue.mask().contains(events)).map(|(eqn, _)| Eqn::new(eqn))
     }
 
-    /// Writes an asynchronous event to the EQ that receives events of its type. If there is no such EQ, the event is
-    /// dropped.
+    /// Writes an asynchronous event to the EQ that receives events of its type. If no EQ does, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let taker = self.taker(event.mask());
         self.report(cx, taker, event);
@@ -41,22 +40,21 @@ impl Resources {
         }
     }
 
-    /// Writes the delayed events whose delay has expired.
+    /// Writes the events whose delay has expired.
     pub fn write_expired_events(&mut self, cx: &mut Context<'_>) {
         for cqn in self.delayed.take_expired(cx.now) {
             self.write_delayed_event(cx, cqn);
         }
     }
 
-    /// Writes the delayed event for a CQ, unless the event has been written in the meantime or the CQ has been
-    /// destroyed.
+    /// Writes a CQ's delayed event, unless it has been written in the meantime or the CQ has been destroyed.
     fn write_delayed_event(&mut self, cx: &mut Context<'_>, cqn: Cqn) {
         if let Some(cq) = self.cqs.get(cqn.get()).filter(|cq| cq.has_due_event()) {
             self.write_completion_event(cx, cq.eqn(), cqn);
         }
     }
 
-    /// Writes a completion event for a CQ to its EQ.
+    /// Writes a completion event to a CQ's EQ.
     fn write_completion_event(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         if let Some(queue) = self.cqs.get_mut(cqn.get()) {
             queue.disarm();

@@ -32,7 +32,7 @@ impl Groups {
     /// # Errors
     /// Fails if the GID is not a multicast GID, or if a limit is reached.
     pub fn attach(&mut self, gid: [u8; 16], qpn: Qpn) -> Result<(), Rejection> {
-        // On Ethernet, groups can have IPv4 addresses, which are stored as IPv4-mapped GIDs.
+        // On Ethernet, a group can have an IPv4 address, stored as an IPv4-mapped GID.
         if !IpAddr::from(Ipv6Addr::from(gid)).to_canonical().is_multicast() {
             return Err(Check::GroupGid.rejects(gid[0]));
         }

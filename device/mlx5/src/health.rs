@@ -26,8 +26,8 @@ impl HealthReport {
         self.requested = Some(state);
     }
 
-    /// Stops reporting a failure. Call this when the driver writes the command queue address. If the device kept
-    /// reporting the failure, the driver would abandon its recovery.
+    /// Stops reporting a failure. Must be called when the driver writes the command queue address. Otherwise, the
+    /// driver would abandon its recovery.
     pub fn restart(&mut self) {
         (self.failed, self.requested) = (false, None);
     }

@@ -191,7 +191,7 @@ impl engine::Host for Mlx5Host<'_> {
 /// Changes a QP's state or attributes in the engine.
 ///
 /// # Errors
-/// Fails if the engine does not have the QP, which would be a bug in this front-end.
+/// Fails if the engine does not have the QP. That would be a bug in this front-end.
 pub fn modify_qp(
     cx: &mut Context<'_>,
     resources: &mut Resources,

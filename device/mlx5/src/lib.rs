@@ -7,7 +7,7 @@
 //! of event queues ([`events`]). Contexts are kept in the device. Only queues and doorbell records are in guest memory.
 //!
 //! The engine fetches work requests through the [`host`], which converts them ([`work`]). Completions from the engine
-//! become CQEs ([`completion`]). Work requests that change memory keys are executed in this crate ([`umr`]) instead of
+//! become CQEs ([`completion`]). Work requests that change memory keys are executed in this crate ([`umr`]) rather than
 //! in the engine.
 //!
 //! # Spec

@@ -1,4 +1,4 @@
-//! Limits of the device. QUERY_HCA_CAP reports some of them.
+//! Device limits. QUERY_HCA_CAP reports some of them.
 //!
 //! # Spec
 //! mlx5 interface, section 6.1.
@@ -14,12 +14,12 @@ pub const MAX_EQS: u32 = 64;
 pub const GBPS: u16 = 100;
 /// Number of GIDs in an InfiniBand port's table.
 pub const GIDS: u8 = 8;
-/// Number of GIDs in an Ethernet port's table. Each combination of IP address and VLAN uses one.
+/// Number of GIDs in an Ethernet port's table. Each combination of IP address and VLAN takes one.
 pub const ROCE_GIDS: u16 = 128;
 /// Maximum number of entries in each list of the NIC vport context.
 pub const MAX_LIST: u16 = 128;
-/// Number of P_Keys in an InfiniBand port's table. The table is small, because the driver sends one query for each
-/// P_Key when it is loaded.
+/// Number of P_Keys in an InfiniBand port's table. Kept small because the driver sends one query per P_Key when it
+/// loads.
 pub const PKEYS: u16 = 128;
 /// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
@@ -39,18 +39,18 @@ pub const MAX_UMEMS: u32 = 1 << 12;
 /// Maximum number of transport domains. Each user context of a verbs program has one.
 pub const MAX_TRANSPORT_DOMAINS: u32 = 1 << 10;
 
-/// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
-/// correct driver gives none, because QUERY_PAGES requests none.
+/// Maximum number of pages that the driver can give to the device. Their addresses occupy 512 KiB. A correct driver
+/// does not give any, because QUERY_PAGES requests 0.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
-/// Maximum total number of pages of all queues, keys and user memories. The addresses of these pages occupy 128 MiB.
-/// With 4 KiB pages, queues and keys can cover 64 GiB in total.
+/// Maximum total number of pages in all queues, keys and UMEMs. Their addresses occupy 128 MiB. With 4 KiB pages,
+/// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
 /// Number of UAR pages whose doorbells trap even if doorbells are mapped. The Linux driver allocates one page for its
 /// EQs.
 pub const TRAPPED_UARS: u32 = 16;
 
-/// Limits of flow tables. [`resources`](super::resources) lists the memory that they allow a guest to use.
+/// Limits of flow tables. [`resources`](super::resources) lists how much memory they let a guest use.
 ///
 /// # Spec
 /// mlx5 interface, section 16.4.
@@ -104,8 +104,8 @@ pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.
     pub const QP: u32 = 0x80;
-    /// First memory key index. Indices 1 and 4 must not be used, because their keys 100h and 400h terminate
-    /// scatter/gather lists and begin strided lists.
+    /// First memory key index. Indices 1 and 4 must not be used: keys 100h and 400h terminate scatter/gather lists and
+    /// begin strided lists.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
     /// First number of an SQ or RQ.

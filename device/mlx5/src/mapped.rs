@@ -1,27 +1,25 @@
 //! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
-//! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may
-//! have overwritten it by then. A word therefore shows only that software has used the page. The device polls the
-//! doorbell records of all queues in the page that share the word, starting with the queue that the word names. It
-//! relies only on the records. The contents of BlueFlame registers are not needed either, because the WQE is in the
-//! queue too.
+//! A doorbell in a mapped page is a word in memory that the device finds later. By then, another queue's doorbell may
+//! have overwritten it, so a word shows only that software has used the page. The device polls the doorbell records of
+//! all queues in the page that share the word, starting with the queue that it names, and relies only on the records.
+//! BlueFlame registers are not needed either: the WQE is in the queue too.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
-//!   ordering before it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that
-//!   the device reads too early belongs to a doorbell that has not been stored yet, so a later poll finds that
-//!   doorbell.
+//!   ordering before it reads a record, and loads the record with acquire ordering before it reads a WQE. If it reads a
+//!   record too early, the doorbell has not been stored yet, and a later poll finds it.
 //! - A doorbell that overwrites an earlier one was stored after the earlier one's record was written. The device polls
-//!   that record too, because it polls all queues that share the word.
-//! - A send counter announces requests if it differs from the counter that the device read last, no matter how many
-//!   doorbells the device has missed.
+//!   that record too, as it polls all queues that share the word.
+//! - A send counter that differs from the last one read means new requests, no matter how many doorbells the device has
+//!   missed.
 //! - Arm requests are level-triggered. A request raises an event immediately if the CQ has a matching entry at or after
-//!   the request's consumer index, so an entry written between the request and the poll raises the event too.
+//!   its consumer index. An entry written between the request and the poll therefore raises the event too.
 //! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
 //!   received. If the number has not changed, either the CQ is still armed, or software has not received the event yet.
 //!
-//! No event is raised without an arm request. The record of a CQ that was never armed is all zeros, like the first arm
-//! request for any completion. CREATE_CQ therefore marks the record, so that the device can distinguish the two.
+//! No event is raised without an arm request. A CQ that was never armed has an all-zero record, like the first arm
+//! request for any completion. CREATE_CQ marks the record to distinguish the two.
 //!
 //! # Spec
 //! mlx5 interface, sections 7.2 to 7.4 and 9.2.
@@ -53,7 +51,7 @@ pub enum Word {
 /// Queues with doorbells in mapped pages.
 pub type PolledQueues = PollRounds<(UarIndex, Word)>;
 
-/// Appends the BAR0 offset of each doorbell in a mapped page that has queues.
+/// Appends the BAR0 offset of each doorbell that has queues, in all mapped pages.
 pub fn words(queues: &PolledQueues, words: &mut Vec<u64>) {
     for (page, word) in queues.slots() {
         let start = u64::from(page.get()) * PAGE as u64;
@@ -80,8 +78,8 @@ impl Resources {
                 (Word::ArmCq, number, self.cqs.get(number).map(|cq| cq.uar()))
             }
             Doorbell::Send { qpn, .. } => (Word::Send, qpn.get(), self.sender_page(qpn)),
-            // The device does not poll for these doorbells, because no EQ has a mapped page. A client that has not
-            // mapped the page can still send them.
+            // The device does not poll these doorbells: no EQ has a mapped page. A client that has not mapped the page
+            // can still send them.
             Doorbell::ArmEq(_) | Doorbell::UpdateEq(_) => return self.handle_doorbell(cx, page, doorbell),
         };
         let slot = (page, word);
@@ -96,7 +94,7 @@ impl Resources {
         }
     }
 
-    /// Continues the active rounds. Returns whether a round was active, in which case another turn is needed.
+    /// Continues the active rounds. Returns true if a round was active and another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.polled.is_active() {
             return false;
@@ -109,7 +107,7 @@ impl Resources {
         true
     }
 
-    /// Returns the UAR page of the QP or SQ with this number.
+    /// Returns the UAR page of QP or SQ number `qpn`.
     fn sender_page(&self, qpn: Qpn) -> Option<UarIndex> {
         let sq = self.netdev.sq(Sqn::new(qpn.get())).map(|sq| sq.uar());
         sq.or_else(|| self.qps.get(qpn.get()).map(|qp| qp.context.uar))
@@ -150,8 +148,8 @@ impl Resources {
     fn poll_qp_record(&mut self, cx: &mut Context<'_>, qpn: Qpn) -> Advance {
         self.observe(cx.engine, qpn);
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Advance::Nothing };
-        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
-        // counter from before a reset.
+        // Software posts nothing before RTS. Until then, the record is ignored: it may still contain the counter from
+        // before a reset.
         if !matches!(
             qp.context.state(),
             Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)

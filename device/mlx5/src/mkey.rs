@@ -35,9 +35,9 @@ pub struct Mkey {
     /// Context, as the driver sees it.
     pub context: MkeyContext,
     list: TranslationList,
-    /// Low byte that the key had when it was last valid. Strict mode uses it to detect reuse.
+    /// Low byte of the key when it was last valid. Strict mode uses it to detect reuse.
     pub last_valid: Option<u8>,
-    /// Location of the region, if it is in a user memory.
+    /// Location of the region, if it is in a UMEM.
     umem: Option<UmemPlace>,
 }
 
@@ -58,8 +58,8 @@ impl Mkey {
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Generation of the translation lists, for the translation cache. The generation never changes, because every
-    /// change to a list also changes the key table. That change alone invalidates the cached translations.
+    /// Generation of the translation lists, for the translation cache. It never changes: every change to a list also
+    /// changes the key table, which invalidates the cached translations.
     generation: Generation,
 }
 
@@ -86,10 +86,10 @@ impl Mkeys {
         self.add(index, region, Mkey { context, list, last_valid, umem: None })
     }
 
-    /// Creates a key for a region in a user memory.
+    /// Creates a key for a region in a UMEM.
     ///
     /// # Errors
-    /// Fails if the context does not describe such a key, or if the table is full.
+    /// Fails if the context does not describe such a key, or the table is full.
     pub fn insert_in(
         &mut self,
         context: MkeyContext,
@@ -197,7 +197,7 @@ impl Mkeys {
     }
 }
 
-/// Returns the translation list in the CREATE_MKEY input, and its size, counted in page addresses.
+/// Returns the translation list in the CREATE_MKEY input, and its size in page addresses.
 ///
 /// # Errors
 /// Fails if the input is shorter than `units` units of 16 bytes.

@@ -75,14 +75,14 @@ pub struct Netdev {
     pub tirs: Numbered<Box<Tir>>,
     pub rqts: Numbered<Rqt>,
     pub queues: Numbered<Queue>,
-    /// Queues with posted WQEs to execute or flush, in the order in which they are served.
+    /// Queues with posted WQEs to execute or flush, in service order.
     ///
     /// Bound: each queue occurs at most once.
     ready: VecDeque<u32>,
     /// Whether the last poll reached its limit with queues still to serve.
     has_more: bool,
-    /// RQs in the error state that complete all receives with an error. They are polled for new receives, because no
-    /// doorbell announces them (section 20, M-12).
+    /// RQs in the error state that complete all receives with an error. They are polled for new receives, which are
+    /// posted without a doorbell (section 20, M-12).
     pub flushed: PollSet<10>,
     pub counters: NetdevCounters,
 }
@@ -137,7 +137,7 @@ impl Netdev {
         Some(self.tiss.get(tisn.get())?.domain)
     }
 
-    /// Removes a queue. Afterwards, the device no longer accesses the queue's memory.
+    /// Removes a queue. Afterwards, the device no longer accesses its memory.
     pub fn remove_queue(&mut self, number: u32) -> Option<Queue> {
         self.ready.retain(|waiting| *waiting != number);
         self.flushed.remove(number);

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use card::sparse::{Capacity, SparseTable};
 
-/// A table of objects, indexed by number. A freed number is reused as late as possible, so that a late doorbell or
-/// packet for the old object does not reach a new one.
+/// A table of objects, indexed by number. A freed number is reused as late as possible, to keep late doorbells and
+/// packets for the old object from reaching a new one.
 #[derive(Debug)]
 pub struct Numbered<T> {
     objects: SparseTable<T>,
     /// The lowest number that has never been used.
     fresh: u32,
     last: u32,
-    /// First and last number of a range that is never assigned.
+    /// First and last number of a range that is not assigned.
     hole: Option<(u32, u32)>,
     /// Freed numbers, oldest first. Each number occurs at most once.
     freed: VecDeque<u32>,

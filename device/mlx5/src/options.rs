@@ -74,13 +74,13 @@ impl Options {
         }
     }
 
-    /// Returns the maximum log2 of the UAR page size, in units of 4 KiB. No CPU uses base pages larger than 64 KiB. If
-    /// doorbells are mapped, the size is fixed at 4 KiB, because the VMM maps the pages before the driver sets their
+    /// Returns the maximum log2 of the UAR page size, in units of 4 KiB. No CPU uses base pages larger than 64 KiB.
+    /// With mapped doorbells, the size is fixed at 4 KiB, because the VMM maps the pages before the driver sets their
     /// size.
     pub fn max_log_uar_page(&self) -> u16 {
         const LARGEST: u16 = 4;
         let [first, last] = self.limits.uar_pages();
-        // Leave at least as many pages to allocate as there are reserved pages.
+        // Leave at least as many allocatable pages as reserved ones.
         let log_most = ((last + 1) / (2 * first)).ilog2();
         match self.doorbells {
             Doorbells::Trapped => u16::try_from(log_most).map_or(LARGEST, |most| most.min(LARGEST)),

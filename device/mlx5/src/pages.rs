@@ -1,5 +1,5 @@
-//! Pages that the driver has given to the device. The device neither requests nor uses pages, but it keeps any pages
-//! that it is given and returns them on request.
+//! Pages that the driver has given to the device. The device neither requests nor uses pages, but keeps those it is
+//! given and returns them on request.
 //!
 //! # Spec
 //! mlx5 interface, sections 4 and 5.1.
@@ -17,7 +17,7 @@ impl GivenPages {
     /// Accepts pages from the driver.
     ///
     /// # Errors
-    /// Fails if the list is too short, or if the device would hold too many pages.
+    /// Fails if the list is too short, or the device would hold too many pages.
     pub fn give(&mut self, count: u32, pages: Pages<'_>) -> Result<(), Rejection> {
         let wanted = usize::try_from(count).unwrap_or(usize::MAX);
         if wanted > pages.len() {

@@ -1,4 +1,4 @@
-//! The port: behaviour that depends on its type, and the state of an Ethernet port.
+//! The port: type-specific behaviour, and the state of an Ethernet port.
 //!
 //! # Spec
 //! mlx5 interface, section 15.
@@ -60,8 +60,8 @@ impl PortState {
         }
     }
 
-    /// Returns whether packets with this source MAC were sent by the device itself. `own` is the port's MAC. Entries in
-    /// a GID table can have other MACs, such as those of macvlan devices.
+    /// Returns whether packets with source MAC `mac` were sent by the device itself. `own` is the port's MAC. GID table
+    /// entries can have other MACs, such as those of macvlan devices.
     pub fn is_own_mac(&self, own: MacAddr, mac: MacAddr) -> bool {
         mac == own || self.ethernet().is_some_and(|port| port.gids.addresses().any(|of| of.mac == mac))
     }
@@ -118,7 +118,7 @@ impl EthernetPort {
     }
 
     /// Directs RoCE packets for addresses in the GID table to the engine. If RoCE is disabled, the network device
-    /// receives them like all other frames.
+    /// receives them like any other frame.
     pub fn publish_gids(&self, port: &mut FabricPort) {
         if self.vport.context().roce {
             port.set_roce_addresses(self.gids.addresses().collect());
@@ -130,7 +130,7 @@ impl EthernetPort {
 
 impl Resources {
     /// Brings the link up or down to match the states that the driver has set for the port and its vport. Section 15.1:
-    /// a change raises an event, after which the driver queries the state of the vport.
+    /// a change raises an event, and the driver then queries the vport's state.
     pub fn update_link(&mut self, cx: &mut Context<'_>) {
         let Some(port) = self.port.ethernet() else { return };
         let enabled = port.is_enabled();
@@ -147,7 +147,7 @@ impl Resources {
     }
 }
 
-/// Reverts the settings that a driver has made on the fabric port of an Ethernet port.
+/// Reverts the driver's settings on the fabric port of an Ethernet port.
 pub fn release(port: &mut FabricPort) {
     port.reset();
     port.set_link(Link { enabled: true, ..port.link() });

@@ -26,13 +26,13 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::{Advance, TooMany};
 
-/// Log2 of the maximum message length in bytes. A larger value in a QP context is clamped to this maximum.
+/// Log2 of the maximum message length in bytes. A larger value in a QP context is clamped.
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
-/// Number of send queue blocks to copy at once. Reading ahead pays off because the engine fetches a QP's WQEs in runs.
-/// The longest WQE has this many blocks.
+/// Number of send queue blocks to copy at once, as many as the longest WQE has. Reading ahead pays off because the
+/// engine fetches a QP's WQEs in runs.
 const READ_AHEAD: u16 = 16;
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl QueuePair {
     /// Reads the send counter from the doorbell record.
     ///
     /// # Errors
-    /// Fails if the record announces more blocks than the send queue has.
+    /// Fails if the record makes more blocks visible than the send queue has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
         match record(&self.context, dma) {
             Some(record) => self.send.learn(record.sent),
@@ -116,8 +116,8 @@ impl QueuePair {
         resolver: Resolver<'_>,
     ) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
-            // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
-            // implausible counter is ignored.
+            // Section 7: the record can be ahead of the doorbell and may already cover more requests. An implausible
+            // counter is ignored.
             let _ = self.learn(dma);
         }
         let taken = match self.send.take(&self.buffer, dma, posted, READ_AHEAD) {
@@ -167,7 +167,7 @@ impl QueuePair {
     }
 
     /// Returns the transport service that the engine uses for the QP. A UMR QP sends and receives no packets. The
-    /// engine treats it as an XRC initiator, the only kind of reliable QP that receives no requests.
+    /// engine treats it as an XRC initiator, the only kind of reliable QP that does not receive requests.
     pub const fn engine_service(&self) -> Option<engine::Service> {
         Some(match self.service {
             Service::Rc => engine::Service::Rc,
@@ -181,7 +181,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns the SRQ from which the QP receives, or `None` if it has none.
+    /// Returns the SRQ that the QP receives from, or `None` if it has none.
     pub fn srqn(&self) -> Option<Srqn> {
         (self.context.receive_kind() == Some(ReceiveKind::Srq)).then_some(self.context.srqn)
     }
@@ -190,7 +190,7 @@ impl QueuePair {
         self.service
     }
 
-    /// Returns the objects used by a QP with this context.
+    /// Returns the objects that a QP with the given context uses.
     pub fn uses(context: &QpContext) -> Used {
         let mut used = Used::new();
         let mut add = |number: u32, object: Object| {
@@ -234,8 +234,8 @@ impl QueuePair {
             service: self.engine_service()?,
             pd: self.context.pd,
             alias: None,
-            // The MTU code is not valid before INIT2RTR. Until then, the value does not matter, because the QP sends no
-            // packets.
+            // The MTU code is not valid before INIT2RTR. Until then, the QP does not send packets, and any value will
+            // do.
             mtu: Mtu::from_code(self.context.mtu).unwrap_or(Mtu::Mtu4096),
             max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
             remote_qpn: self.context.remote_qpn,
@@ -259,8 +259,8 @@ impl QueuePair {
                 read: self.context.remote_read,
                 write: self.context.remote_write,
                 atomic: self.context.remote_atomic,
-                // Section 13.3: the key itself determines whether a peer may invalidate it, so the QP always permits
-                // invalidation.
+                // Section 13.3: the QP always permits invalidation. The key itself determines whether a peer may
+                // invalidate it.
                 invalidate: true,
             },
             grh_area: if resolver.is_ethernet() { GrhArea::Roce } else { GrhArea::InfiniBand },
@@ -270,8 +270,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the modification to make in the engine for a transition that has already been applied to the QP's
-    /// context. Returns `None` if the engine does not support the QP's service.
+    /// Returns the engine's modification for a transition that has already been applied to the QP's context. Returns
+    /// `None` if the engine does not support the QP's service.
     pub fn modification(&self, transition: Transition, resolver: Resolver<'_>) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();

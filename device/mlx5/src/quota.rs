@@ -1,5 +1,5 @@
 //! Quotas for DevX user contexts. All programs in a guest share the device's objects with the kernel. The device
-//! therefore limits how many scarce objects one program can own, and how many all programs together can own.
+//! therefore limits how many scarce objects one program, and all programs together, can own.
 //!
 //! QPs, CQs, SRQs, PDs, XRC domains and UAR pages have no quota. Verbs programs create these objects and may rely on
 //! the maximum numbers that the device reports.
@@ -58,7 +58,7 @@ impl Scarce {
         })
     }
 
-    /// Returns the number of objects that the device can have.
+    /// Returns the device's capacity for objects of this kind.
     const fn capacity(self) -> usize {
         (match self {
             Self::CounterSet => MAX_COUNTER_SETS,
@@ -76,14 +76,14 @@ impl Scarce {
     }
 
     /// Returns whether a user context that already owns `owned` objects of this kind can create another one. All user
-    /// contexts together own `total`. One user context can own a quarter of the device's objects, and all together
-    /// three quarters. The rest is reserved for the kernel.
+    /// contexts together own `total`. A user context can own a quarter of the device's objects, and all of them
+    /// together three quarters. The rest is reserved for the kernel.
     pub const fn has_room(self, owned: usize, total: usize) -> bool {
         owned < self.capacity() / 4 && total < self.capacity() / 4 * 3
     }
 }
 
-/// Counts of the scarce objects that user contexts own.
+/// Number of scarce objects that user contexts own.
 #[derive(Debug, Default)]
 pub struct Owned {
     /// Number of objects of each kind that each user context owns. Zero counts are removed, which bounds the map.

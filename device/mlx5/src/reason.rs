@@ -16,7 +16,7 @@ pub const NO_CQ: IgnoreReason = IgnoreReason::guest_bug("no_cq");
 pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
 /// The QP cannot send in its current state.
 pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
-/// The doorbell record announces more blocks than the send queue has.
+/// The doorbell record covers more blocks than the send queue has.
 pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
 /// The driver owns the command slot.
 pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned");
@@ -27,7 +27,7 @@ pub const NO_COMMAND_QUEUE: IgnoreReason = IgnoreReason::guest_bug("no_command_q
 pub const NO_SQ: IgnoreReason = IgnoreReason::guest_bug("no_sq");
 /// The SQ is in the reset state.
 pub const SQ_STATE: IgnoreReason = IgnoreReason::guest_bug("sq_state");
-/// The frame exceeds the MTU of the port.
+/// The frame exceeds the port's MTU.
 pub const FRAME_OVERSIZE: IgnoreReason = IgnoreReason::expected("oversize");
 /// The headers of the frame cannot be parsed.
 pub const FRAME_UNPARSED: IgnoreReason = IgnoreReason::expected("unparsed");

@@ -1,5 +1,5 @@
 //! The receive queue of a QP or RQ: a ring of entries. Receives have no doorbell. Instead, the device reads the
-//! doorbell record whenever it has consumed all entries announced so far (section 20, M-12).
+//! doorbell record whenever it has consumed all known entries (section 20, M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.
@@ -87,7 +87,7 @@ impl RecvQueue {
     pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
         let at = u64::from(slot) << self.log_stride;
-        // Most receives have at most four segments, so avoid moving a 512-byte `Entry` around for them.
+        // Most receives have at most four segments. Avoid moving a 512-byte `Entry` around for them.
         if let Some(entry) = [0; SHORT_ENTRY].get_mut(..1 << self.log_stride) {
             buffer.read(dma, at, entry)?;
             return Ok(RecvWqe::parse(entry));

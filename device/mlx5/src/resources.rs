@@ -1,7 +1,7 @@
 //! Objects of an initialised device. INIT_HCA creates the tables, and TEARDOWN_HCA or a reset drops them.
 //!
 //! The table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is not
-//! included; it is documented with the engine's limits.
+//! included; see its limits.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -26,7 +26,7 @@
 //! | RQT | 1 KiB | 2^10 | 1 MiB |
 //! | queue with a polled doorbell | 40 B | 2^18 | 10 MiB |
 //! | doorbell shared by queues | 150 B | 2^14 | 3 MiB |
-//! | user memory | 60 B | 2^12 | 240 KiB |
+//! | UMEM | 60 B | 2^12 | 240 KiB |
 //! | owner of an object | 40 B | 2^21 | 80 MiB |
 //! | per-user count of objects of one kind | 30 B | 2^14 | 500 KiB |
 //!
@@ -93,17 +93,17 @@ pub struct Resources {
     /// State of the port. For an Ethernet port, it occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
-    /// Blocks of the send queue that was read last. Shared by all send queues, both SQs and those of QPs.
+    /// Blocks of the send queue that was read last. Shared by all SQs and QPs.
     pub posted: PostedBlocks,
 
     pub users: Users,
     pub umems: Numbered<Umem>,
 }
 
-/// Returns an empty table of QPs. Section 20, M-22: on an Ethernet port, doorbells identify QPs, SQs and RQs in the
-/// same way, so QPs do not use the numbers of SQs and RQs.
+/// Returns an empty table of QPs. Section 20, M-22: on an Ethernet port, QPs do not use the numbers of SQs and RQs, as
+/// doorbells identify all three in the same way.
 pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
-    // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
+    // QP numbers are below `1 << log_max_qps`: the engine uses their low bits as its table index.
     let last = (1 << setup.options.limits.caps().log_max_qps) - 1;
     let numbers = Numbered::new(first::QP, last);
     match setup.options.port {
@@ -146,11 +146,11 @@ impl Resources {
         }
     }
 
-    /// Creates the buffer of a `len`-byte queue, and takes the buffer's pages from the budget. The caller must return
-    /// the pages with [`Resources::release_pages`].
+    /// Creates the buffer of a `len`-byte queue, and takes its pages from the budget. The caller must return them with
+    /// [`Resources::release_pages`].
     ///
     /// # Errors
-    /// Fails with `too_few` if the list has too few pages for the queue. Also fails if the budget has too few pages.
+    /// Fails with `too_few` if the list has too few pages for the queue. Also fails if the budget does.
     pub fn buffer(
         &mut self,
         pages: Pages<'_>,
@@ -175,7 +175,7 @@ impl Resources {
         self.budget.give_back(pages);
     }
 
-    /// Copies the state and the PSNs of a QP from the engine to its context.
+    /// Copies a QP's state and PSNs from the engine to its context.
     pub fn observe(&mut self, engine: &Engine, qpn: Qpn) {
         if let (Some(qp), Some(live)) = (self.qps.get_mut(qpn.get()), engine.query_qp(qpn)) {
             qp.observe(&live);

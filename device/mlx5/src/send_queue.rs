@@ -63,11 +63,11 @@ pub struct FetchedWqe<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Buffer with copies of posted blocks. Software must not modify a posted WQE (section 7.3), so a WQE can be copied
-/// long before it is executed.
+/// Buffer with copies of posted blocks. A WQE can be copied long before it is executed, since software must not modify
+/// it once posted (section 7.3).
 ///
 /// Several send queues can share one `PostedBlocks`. A copy replaces all blocks of the previous copy, whichever queue
-/// made that copy.
+/// made it.
 #[derive(Debug, Default)]
 pub struct PostedBlocks {
     /// Incremented by each copy. A send queue compares it with the version of its own last copy.
@@ -104,7 +104,7 @@ pub struct SendQueue {
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
     completed: u16,
-    /// The last implausible producer counter that a poll found. Such a counter is reported only once.
+    /// The last implausible producer counter that a poll found. Each is reported only once.
     rejected: Option<u16>,
 }
 
@@ -129,8 +129,8 @@ impl SendQueue {
 
     /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
-        // A WQE with an invalid size can end past the blocks that were consumed. The count stops there, because later
-        // blocks have not been consumed yet.
+        // A WQE with an invalid size can end past the blocks that were consumed. The count stops there: later blocks
+        // have not been consumed yet.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }
@@ -148,7 +148,7 @@ impl SendQueue {
     /// Updates the producer counter from the doorbell record.
     ///
     /// # Errors
-    /// Fails if the record announces more blocks than the queue has.
+    /// Fails if the record makes more blocks visible than the queue has.
     pub fn learn(&mut self, posted: u16) -> Result<(), TooMany> {
         self.counters.learn(posted, self.blocks)
     }
@@ -223,7 +223,7 @@ impl SendQueue {
         let head = buffer.read(dma, self.block(index), head);
         if head.and_then(|()| buffer.read(dma, self.start, tail)).is_err() {
             posted.bytes.clear();
-            // Later WQEs must not use this copy, because it may end inside a block.
+            // Later WQEs must not use this copy, which may end inside a block.
             self.copied = 0;
             if let Ok(wqe) = self.copy_one(index, buffer, dma) {
                 posted.bytes.extend_from_slice(&wqe);
@@ -270,7 +270,7 @@ impl SendQueue {
         self.copy(index, ControlSegment::parse(&head).size, buffer, dma)
     }
 
-    /// Copies a WQE block by block, because it may wrap around to the start of the queue.
+    /// Copies a WQE block by block. It may wrap around to the start of the queue.
     fn copy(
         &self,
         index: u16,
@@ -368,7 +368,7 @@ mod tests {
         ControlSegment::parse_prefix(taken.bytes).unwrap().qpn.get().into()
     }
 
-    /// A queue uses neither blocks copied for another queue, nor those that it copied before it was reset.
+    /// A queue uses neither blocks copied for another queue nor those that it copied before a reset.
     #[test]
     fn copied_blocks_belong_to_one_queue() {
         let dma = guest_memory(0, 1);
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!([take(&mut near), take(&mut near)], [9, 10]);
     }
 
-    /// The doorbell record may announce blocks whose pages are not mapped yet. Earlier WQEs are still fetched.
+    /// The doorbell record may cover blocks whose pages are not mapped yet. Earlier WQEs are still fetched.
     #[test]
     fn wqe_before_unmapped_page_is_fetched() {
         let dma = guest_memory(0, 1);

@@ -14,7 +14,7 @@ use super::event_queue::EventQueue;
 use super::function::Function;
 use super::resources::Resources;
 
-/// Returns the tables for a device. UMR QPs are omitted, because they have no transport service.
+/// Returns the tables for a device. UMR QPs, which have no transport service, are omitted.
 pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 12] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
@@ -69,8 +69,8 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 12] {
     ]
 }
 
-/// Returns the device's objects, and the object number at which the requested page starts. The iterator is empty if the
-/// device is not initialised, or if the number does not fit in 32 bits.
+/// Returns the device's objects, and the object number that the requested page starts at. The iterator is empty if the
+/// device is not initialised, or the number does not fit in 32 bits.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

@@ -94,7 +94,7 @@ pub struct SharedReceiveQueue {
     counters: Counters,
     /// Number of the entry that the device consumes next: the head of the list or ring.
     head: u16,
-    /// Whether an event has already reported that the queue cannot be read.
+    /// Whether the event for an unreadable queue has been raised.
     reported_broken: bool,
     pub umems: Umems,
 }
@@ -154,8 +154,7 @@ impl SharedReceiveQueue {
 
     /// Fetches the entry at the head, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
-        // The limit applies to all entries posted so far, so read the record again before reporting that too few are
-        // left.
+        // The limit applies to all entries posted so far. Read the record again before reporting that too few are left.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }
@@ -171,7 +170,7 @@ impl SharedReceiveQueue {
         Fetch::Ready(request(number, &entry.wqe))
     }
 
-    /// Copies the entry with this number, or returns `None` if the queue's memory is not accessible.
+    /// Copies entry `number`. Returns `None` if the queue's memory is not accessible.
     pub fn entry(&self, number: u16, dma: &GuestMemory) -> Option<SrqEntry> {
         let [_, log_stride] = self.context.logs();
         let mut entry = Entry::from_elem(0, 1 << log_stride);
@@ -179,7 +178,7 @@ impl SharedReceiveQueue {
         SrqEntry::parse(&entry)
     }
 
-    /// Returns the number of the entry to which this entry links, or `None` if the queue is cyclic.
+    /// Returns the number of the entry that `entry` links to, or `None` if the queue is cyclic.
     pub fn link(&self, entry: &SrqEntry) -> Option<u16> {
         (!self.context.is_cyclic()).then_some(entry.next)
     }
@@ -203,8 +202,8 @@ impl SharedReceiveQueue {
         self.head
     }
 
-    /// Returns whether the number of available entries is below the limit. If so, also disarms the limit, so that the
-    /// event is raised only once.
+    /// Returns whether the number of available entries is below the limit. If so, also disarms the limit: the event is
+    /// raised only once.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {

@@ -1,11 +1,11 @@
-//! Flow tables, which decide where received frames go.
+//! Flow tables: rules for where received frames go.
 //!
 //! A frame enters the root table. In each table, the matching entry with the lowest index determines what happens to
-//! the frame. Entries with the same mask form a group, so one look-up per group finds the entry for a frame. A frame
-//! that matches no entry goes to the miss table or is dropped.
+//! it. Entries with the same mask form a group, and finding the entry for a frame takes one look-up per group. A frame
+//! without a matching entry goes to the miss table or is dropped.
 //!
-//! A table forwards frames only to tables at higher levels, so loops are impossible. All tables are bounded
-//! ([`limits::flow`](crate::limits::flow)); the documentation of [`crate::resources`] lists their memory.
+//! Tables forward frames only to tables at higher levels, which rules out loops. All tables are bounded
+//! ([`limits::flow`](crate::limits::flow)); [`crate::resources`] lists their memory.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -45,7 +45,7 @@ pub struct Steering {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     traffic: TrafficCounter,
-    /// Number of references to the counter from entries.
+    /// Number of entry references to the counter.
     references: usize,
 }
 
@@ -90,7 +90,7 @@ impl Steering {
         self.tables.iter_from(first).map(|(number, table)| (number, &**table))
     }
 
-    /// Returns the packets and bytes counted by a counter, or `None` if the counter does not exist.
+    /// Returns a counter's packets and bytes, or `None` if it does not exist.
     pub fn traffic(&self, id: FlowCounterId) -> Option<TrafficCounter> {
         Some(self.counters.get(id.get())?.traffic)
     }
@@ -124,7 +124,7 @@ impl Steering {
         }
     }
 
-    /// Returns the miss table that a context selects for a table at this level.
+    /// Returns the miss table that a context selects for a table at level `level`.
     fn miss(&self, context: &FlowTableContext, level: u8) -> Result<Option<FlowTableId>, Rejection> {
         let id = context.miss_table;
         match MissAction::from_code(context.miss_action) {
@@ -152,7 +152,7 @@ impl Steering {
         Ok(FlowTableId::new(id))
     }
 
-    /// Changes the miss action of a table to the one in the context.
+    /// Changes a table's miss action to the one in the context.
     ///
     /// # Errors
     /// Fails if the table does not exist, or if the context is invalid.
@@ -164,8 +164,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Destroys a table. The root may also be destroyed: the driver does so when it unloads and destroys its last
-    /// table.
+    /// Destroys a table. The root may also be destroyed: on unload, the driver destroys its last table while it is the
+    /// root.
     ///
     /// # Errors
     /// Fails if the table does not exist, has groups, or is a destination or miss table.
@@ -204,7 +204,7 @@ impl Steering {
     }
 
     /// # Errors
-    /// Fails if the group does not exist in this table, or if it has entries.
+    /// Fails if the group does not exist in this table, or has entries.
     pub fn destroy_group(&mut self, table: FlowTableId, group: FlowGroupId) -> Result<(), Rejection> {
         self.table_mut(table)?.remove(group)?;
         self.groups.remove(group.get());
@@ -301,7 +301,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the packets and bytes counted by a counter, and resets the counter if `clear` is set.
+    /// Returns a counter's packets and bytes, and resets it if `clear` is set.
     ///
     /// # Errors
     /// Fails if the counter does not exist.

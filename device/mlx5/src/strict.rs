@@ -1,11 +1,10 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before it executes, while the objects that it
-//! removes still exist. Findings are reported only for commands that succeed, since a rejected command already returns
-//! an error status.
+//! Checks do not change the device's behaviour. A command is checked before it executes, while the objects that it
+//! removes still exist. Findings are reported only if it succeeds: a rejected command already returns an error status.
 //!
 //! Section 7.3: stores to the BAR are posted, so a doorbell record may be newer than the doorbell being checked. Only a
-//! record that is older than the doorbell is a violation.
+//! record older than the doorbell is a violation.
 //!
 //! # Spec
 //! mlx5 interface; [`rules`] cites the sections.
@@ -34,7 +33,7 @@ pub(super) use self::queues::{cqe, receives};
 pub(super) use self::registers::write;
 pub(super) use self::work::{completion, send_wqe};
 
-/// State of strict mode. It is cleared when software writes the address of the command queue.
+/// State of strict mode. Cleared when software writes the command queue address.
 #[derive(Debug, Default)]
 pub struct Strict {
     token: Option<u8>,
@@ -68,8 +67,8 @@ fn wqe_of(index: u16, queue: &str) -> String {
     format!("the WQE at block {index:#x} of {queue}")
 }
 
-/// Returns whether a 16-bit producer counter is behind the consumer counter. An SQ or an RQ has at most 2^14 units, so
-/// the distance is unambiguous.
+/// Returns whether a 16-bit producer counter is behind the consumer counter. The distance is unambiguous, as an SQ or
+/// RQ has at most 2^14 units.
 const fn has_moved_back(posted: u16, taken: u16) -> bool {
     posted.wrapping_sub(taken).cast_signed() < 0
 }

@@ -1,9 +1,9 @@
 //! The request controller, which determines the order of the channels' write-backs.
 //!
 //! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
-//! completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued, so
-//! commands always have priority. Only writes by units are queued, because they reach guest memory at the end of a pass
-//! of the device's event loop. The controller schedules these writes.
+//! completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued, and
+//! commands always have priority. Only the units' writes are queued: they reach guest memory at the end of a pass of
+//! the device's event loop, in the order that this controller chooses.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
@@ -55,11 +55,11 @@ impl Writer {
     }
 }
 
-/// The queued write-backs of each writer, as QP indices.
+/// Queued write-backs by writer, as QP indices.
 #[derive(Debug)]
 pub struct RequestController {
     requests: [VecDeque<u32>; 3],
-    /// The last writer served. The search for the next request starts at the writer after this one.
+    /// The last writer served. The search for the next request starts at the writer after it.
     last: Writer,
 }
 

@@ -1,4 +1,4 @@
-//! Context manager counters, by channel.
+//! Counters of the context manager, by channel.
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ pub struct ReadStats {
 pub struct WriterStats {
     #[serde(flatten)]
     pub reads: ReadStats,
-    /// Changes to the key data.
+    /// Changes made to the key data.
     pub writes: u64,
     /// Changes written to guest memory. The count is lower than `writes` if several changes are merged into one
     /// write-back.

@@ -47,7 +47,7 @@ fn map(ctx: &mut CtxMgt, virt: u64, bus: u64, pages: u16) {
     ctx.map_icm_en(&[MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }]).unwrap();
 }
 
-/// A manager in which the context pages of the first 32 QPs are mapped to guest memory.
+/// A manager with the context pages of the first 32 QPs mapped to guest memory.
 struct Bench {
     ctx: CtxMgt,
     dma: GuestMemory,

@@ -11,7 +11,7 @@ use protocol::ids::Iova;
 use super::ctxmdata::CtxMdata;
 use super::request_controller::Writer;
 
-/// Writes the QP state and the PSN that `writer` owns. Other fields in the same words keep their values (J-19).
+/// Writes the QP state and the PSN that `writer` owns. Other fields in the same words are preserved (J-19).
 pub(super) fn write_back(
     ctxmdata: &CtxMdata,
     dma: &GuestMemory,
@@ -38,7 +38,7 @@ pub(super) fn put(dma: &GuestMemory, entry: Iova, offset: usize, bytes: &[u8]) -
     Ok(dma.write(Iova::new(entry.get() | offset as u64), bytes)?)
 }
 
-/// Returns the context as it appears in ICM. State 7 (draining) appears as SQD, because only QUERY_QP may return it.
+/// Returns the context as it appears in ICM. State 7 (draining) appears as SQD; only QUERY_QP may return 7.
 fn shown(image: &Qpc) -> Qpc {
     let draining = image.state() == Some(QpState::Draining);
     let state = if draining { QpState::Sqd.code() } else { image.state };

@@ -1,8 +1,8 @@
 //! The maximum number of elements in a queue's receives, inferred from the contents of the queue's slots.
 //!
-//! Software ends a list with a terminator only if the list is shorter than the queue's maximum. The context does not
-//! contain that maximum, so a list that has no terminator and does not fill its slot may be incomplete. The first list
-//! that is known to be complete without a terminator determines the maximum.
+//! Software ends a list with a terminator only if the list is shorter than the queue's maximum. Since the context does
+//! not contain that maximum, a list that has no terminator and does not fill its slot may be incomplete. The first list
+//! known to be complete without a terminator determines the maximum.
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaxListLength {
@@ -12,20 +12,20 @@ pub(super) struct MaxListLength {
 }
 
 impl MaxListLength {
-    /// Records that a list with at least `units` elements was found.
+    /// Records a list with at least `units` elements.
     pub(super) fn at_least(&mut self, units: usize) {
         self.at_least = self.at_least.max(units);
     }
 
-    /// Records that a list of this length ended with a terminator, so the maximum is greater.
+    /// Records a list of `units` elements that ended with a terminator. The maximum is greater.
     pub(super) fn saw_terminator(&mut self, units: usize) {
         self.more_than(units);
     }
 
-    /// Records that a list of this length is complete without a terminator, so it has the maximum length.
+    /// Records a list of `units` elements that is complete without a terminator. It has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // If a longer list was found earlier, this one should have ended with a terminator. Software that writes none
-        // reveals no maximum.
+        // If a longer list was found earlier, this one should have ended with a terminator. If software never writes
+        // terminators, the maximum stays unknown.
         *self = if units < self.at_least {
             Self::default()
         } else {
@@ -43,7 +43,7 @@ impl MaxListLength {
         self.exactly.is_some()
     }
 
-    /// Returns whether a list of this length without a terminator is complete, or `None` if this is unknown.
+    /// Returns whether a list of `units` elements without a terminator is complete, or `None` if unknown.
     pub(super) fn is_complete(&self, units: usize) -> Option<bool> {
         match self.exactly {
             Some(exactly) if units == exactly => Some(true),

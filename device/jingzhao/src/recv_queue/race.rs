@@ -26,7 +26,7 @@ const LOG_SLOT: u8 = 7;
 /// Bus address of the queue.
 const RING: u64 = 0x1000;
 
-/// An empty page table. The queue's region is physically contiguous and needs no entries.
+/// An empty page table: the queue's region is physically contiguous.
 #[derive(Clone, Copy)]
 struct NoPages;
 
@@ -89,7 +89,7 @@ impl Library {
         }
     }
 
-    /// Posts one receive as ibv_post_recv does.
+    /// Posts one receive as `ibv_post_recv` does.
     fn post(&mut self, count: u64) {
         let slot = self.case.slot(count);
         self.store(slot, &[0x20, 0, 0, 0]);
@@ -110,7 +110,7 @@ impl Library {
         }
     }
 
-    /// Updates a slot as ibv_poll_cq does.
+    /// Updates a slot as `ibv_poll_cq` does.
     fn reap(&self, count: u64) {
         self.dma.poke(RING + self.case.slot(count), &[0; 16]);
     }
@@ -130,7 +130,7 @@ impl Library {
     }
 }
 
-/// Returns how many receives were fetched, and how many of those differ from what was posted. With `keep_data_units`,
+/// Returns how many receives were fetched, and how many of them differ from the posted ones. With `keep_data_units`,
 /// the test restores the data units that the device overwrites, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Runs the cases one at a time, so that the two threads of a case can run in parallel.
@@ -230,7 +230,7 @@ fn receives_of_varying_length_are_never_fetched_half_written() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
-/// Shows that these tests detect the race: if the data units of consumed slots are not overwritten, the device fetches
+/// Shows that these tests detect the race. If the data units of consumed slots are not overwritten, the device fetches
 /// half-written receives.
 #[test]
 fn race_occurs_if_consumed_slots_are_not_overwritten() {

@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Returns the stores with which the library posts a receive, in program order. Each store is an offset in the slot and
-/// the bytes to write. A list shorter than the maximum ends with a terminator.
+/// Returns the stores that post a receive in the library's program order. Each store is an offset in the slot and the
+/// bytes to write. A list shorter than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -405,7 +405,7 @@ fn queue_too_large_to_prepare_accepts_receives() {
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![3]));
 }
 
-/// Returns an RC queue in its first pass, and its memory. The only existing key is that of the queue.
+/// Returns an RC queue in its first pass, and its memory. The queue's key is the only one that exists.
 fn rc_queue() -> (Region, RecvQueue) {
     let (mem, mut queue) = queue(QueueOptions::default());
     queue.configure(&RdQpRst { service: Some(ServiceType::Rc), ..rst() }, &mem);

@@ -352,7 +352,7 @@ fn sq_addr_auto_detects_doorbell_unit() {
     }
 }
 
-/// Creates a queue that the kernel driver has filled: each WQE has its own doorbell, and also links to the next WQE.
+/// Creates a queue that the kernel driver has filled: each WQE has its own doorbell and links to the next WQE.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);

@@ -160,7 +160,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
             );
         }
     }
-    // The MPT is last in the list. It cannot overlap the context tables, because it has a separate ICM address space.
+    // The MPT, last in the list, has a separate ICM address space and cannot overlap the context tables.
     let contexts = tables.map(|(name, table, _, len)| (name, table, len));
     for what in overlapping(contexts.split_last().map_or(&[], |(_, contexts)| contexts)) {
         found.add(&INIT_OVERLAP, what);
@@ -175,7 +175,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
 fn close(resources: &Resources, found: &mut Findings) {
     let eqs = resources.eqs.iter_from(0).count();
     let counts = [("QPs", resources.qps.len()), ("CQs", resources.cqs.len()), ("EQs", eqs)];
-    // Regions are not reported, because the public driver relies on CLOSE_HCA to free its first region.
+    // Regions are not reported: the public driver relies on CLOSE_HCA to free its first region.
     let left: Vec<_> =
         counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{name}: {n}")).collect();
     if !left.is_empty() {

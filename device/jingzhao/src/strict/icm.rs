@@ -14,8 +14,8 @@ use super::rules::{MAP_COUNT, MAP_OVER_MAPPED, MAP_SAME_PAGE, UNMAP_IN_USE, UNMA
 use crate::resources::Resources;
 
 pub(super) fn map(resources: &Resources, command: &Command, entries: &[MapEntry], found: &mut Findings) {
-    /// Maximum number of entries in one MAP_ICM_EN (CtxMgt document). A mailbox can hold more entries, and the
-    /// interface document sets no limit.
+    /// Maximum number of entries in one MAP_ICM_EN (CtxMgt document). A mailbox can hold more, and the interface
+    /// document does not set a limit.
     const MAX_CHUNKS: usize = 64;
     let Ok(table) = IcmTable::from_op_modifier(command.op_modifier) else { return };
     if entries.len() > MAX_CHUNKS {
@@ -51,7 +51,7 @@ pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findin
     }
 }
 
-/// Returns the name of the first object whose context is in these pages, if any.
+/// Returns the name of the first object with its context in these pages, if any.
 fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { ctx, qps, cqs, eqs, .. } = resources;
     let data = ctx.ctxmdata();
@@ -64,7 +64,7 @@ fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Stri
         .or_else(|| eq().map(|(index, _)| format!("the context of EQ {index:#x}")))
 }
 
-/// Returns the name of the first region whose MPT entry or first MTT entry is in these pages, if any.
+/// Returns the name of the first region with its MPT entry or first MTT entry in these pages, if any.
 fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let regions = &resources.regions;
     let inside = |entry: IcmAddr| pages.contains(&page_of(entry));

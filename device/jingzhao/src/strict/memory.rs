@@ -20,7 +20,7 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
         found.add(&KEY_REUSE, format!("SW2HW_MPT reuses key {}", mpt.key));
     }
     if let Some(entries) = mtt_entries(&region(mpt)) {
-        // Check at most as many entries as one WRITE_MTT can write, which is enough to detect a driver that omitted the
+        // Check no more entries than one WRITE_MTT can write. That is enough to detect a driver that omitted the
         // command.
         let missing =
             entries.clone().take(mtt::MAX_ENTRIES).find(|entry| (&regions.mtt).page(*entry).is_none());
@@ -40,7 +40,7 @@ pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Fi
     }
 }
 
-/// Returns the name of a queue whose buffer is the region with this key, if any.
+/// Returns the name of a queue whose buffer is the region with key `key`, if any.
 fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
     let qp = resources.qps.iter().find(|(_, qp)| {
         let image = &qp.key.context().image;

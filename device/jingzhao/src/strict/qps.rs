@@ -46,7 +46,7 @@ pub(in super::super) fn doorbell(qp: Option<&QueuePair>, page: u32, doorbell: &S
             format!("doorbell for QP {number}, but the QP at its index is now {}", qp.qpn),
         );
     }
-    // Each doorbell, this one included, announces at least one request.
+    // Each doorbell, this one included, covers at least one request.
     let announced = qp.counters.sends_outstanding() + qp.send.waiting() as u64 + 1;
     if announced > u64::from(qp.send.slots()) {
         let slots = qp.send.slots();
@@ -127,8 +127,8 @@ fn attributes(
 }
 
 /// Finds values that are set in the mailbox but not copied to the context by the command. PSNs are not compared,
-/// because the public driver repeats the initial PSNs in every command. The state and the service type are not
-/// compared, because later commands do not copy them from the mailbox.
+/// because the public driver repeats the initial PSNs in every command. Neither are the state and the service type,
+/// which later commands do not copy from the mailbox.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {
         return;

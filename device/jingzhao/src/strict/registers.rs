@@ -32,7 +32,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
     found
 }
 
-/// Checks a write to a register, before it takes effect.
+/// Checks a register write before it takes effect.
 pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     let number = bar.number();

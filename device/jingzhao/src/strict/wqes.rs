@@ -10,7 +10,7 @@ use crate::qp::QueuePair;
 use crate::send_queue::FetchedWqe;
 
 pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings {
-    /// Length of the fields nda and nds, in which software may leave stale links.
+    /// Length of the fields nda and nds, where software may leave stale links.
     const LINK_LEN: usize = 8;
     let mut found = Findings::default();
     let entry = fetched.entry;
@@ -24,8 +24,8 @@ pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings
         );
     }
     if let Some(Ok(wqe)) = fetched.wqe {
-        // Data units have no reserved bits, and the bytes after inline data are undefined, so only the units before the
-        // data are compared.
+        // Only the units before the data are compared: data units have no reserved bits, and the bytes after inline
+        // data are undefined.
         let head = SendWqe { data: WqeData::Segments(SmallVec::new()), ..wqe.clone() }.emit();
         let mut bytes = fetched.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
         if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
@@ -44,7 +44,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings
 /// Checks the WQE last fetched from a receive queue. `at` is its byte offset in the queue.
 pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
     let mut found = Findings::default();
-    // J-23: the kernel driver does not use the valid bit, so only user queues are checked.
+    // J-23: only user queues are checked, as the kernel driver does not use the valid bit.
     let of_user = qp.key.context().image.usr_page != 0;
     if of_user && !qp.recv.was_marked() {
         found.add(

@@ -34,7 +34,7 @@ const EQ: &str = "
 fn probe(hcr: u64) -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.hcr = hcr;
-    // The driver reuses one mailbox without clearing it, so the outbox contains stale bytes.
+    // The driver reuses one mailbox without clearing it. The outbox therefore contains stale bytes.
     machine.poke(OUTBOX, &[0xff; 0x100]);
     machine.ok(Op::QueryAdapter, 0, 0, &[]);
     assert_eq!(machine.peek(OUTBOX, 0x20), dump(ADAPTER, 0x20));
@@ -101,8 +101,8 @@ fn sw2hw_eq_stores_context_and_hw2sw_eq_zeroes_it() {
 #[test]
 fn write_mtt_writes_at_most_508_entries() {
     let mut machine = probe(0);
-    // Only entry 507 is nonzero. It is in the first slot of group 126, because each group stores four entries in
-    // reverse order.
+    // Only entry 507 is nonzero. Each group stores four entries in reverse order, which puts it in the first slot of
+    // group 126.
     let mut inbox = vec![0; 0x1000];
     inbox[0x20 + 126 * 0x20 + 6] = 0x30;
     machine.ok(Op::WriteMtt, 0, 512, &inbox);

@@ -1,4 +1,4 @@
-//! Sections 1.4, 2 and 3: rejected commands return the correct status code and have no effect.
+//! Rejected commands return the correct status code and have no effect (sections 1.4, 2 and 3).
 
 use card::frontend::testing::logged;
 use protocol::hca::jingzhao::cqc::{Cqc, ResizeCq};
@@ -102,7 +102,7 @@ fn undefined_op_modifiers_return_bad_param() {
 #[test]
 fn missing_mailbox_is_reported_before_other_errors() {
     let mut machine = powered_on(1, Options::default());
-    // The mailbox is checked first. Checking the device state first would return BAD_SYS_STATE, because INIT_HCA has
+    // The mailbox is checked before the device state. The opposite order would return BAD_SYS_STATE, as INIT_HCA has
     // not run.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
@@ -160,14 +160,14 @@ fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
     let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
-    // Log2 of the QP and CQ counts, followed by log2 of the number of entries per CQ.
+    // Log2 of the QP count, the CQ count and the number of entries per CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
     assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);
     machine.ok(Op::Sw2HwCq, 0, 40, &cqc(4));
     assert_eq!(machine.command(Op::ResizeCq, 1, 40, &[5, 0, 0, 0, 0, 0, 0, 0]), BAD_PARAM);
     machine.ok(Op::ResizeCq, 1, 40, &[4, 0, 0, 0, 0, 0, 0, 0]);
-    // J-09: the count in INIT_HCA was accepted, so CQ numbers up to 2^16 - 1 are valid.
+    // J-09: CQ numbers up to 2^16 - 1 are valid, as the count in INIT_HCA was accepted.
     machine.ok(Op::Sw2HwCq, 0, 0xffff, &cqc(4));
 }
 

@@ -1,4 +1,4 @@
-//! Sections 3.12, 3.13, 4.3 and 10: contexts in ICM after QP commands, and results of QUERY_QP.
+//! Contexts in ICM after QP commands, and results of QUERY_QP (sections 3.12, 3.13, 4.3 and 10).
 
 use card::frontend::{Frontend as _, PortNumber};
 use protocol::hca::jingzhao::modify::StoredQpc;
@@ -20,12 +20,12 @@ pub(super) const RTR: &str = "
     80: 00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
     90: 00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00";
 
-/// QPN bits above the table index. They change each time an index is reused.
+/// QPN bits above the table index. They change whenever an index is reused.
 const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
 fn rtr() -> Vec<u8> {
-    // The bytes after the defined fields have arbitrary values, because the driver reuses the mailbox.
+    // The driver reuses the mailbox, which leaves arbitrary values after the defined fields.
     let mut inbox = dump(RTR, 0xc0);
     inbox[0xa4..].fill(0xee);
     inbox
@@ -152,8 +152,8 @@ fn retries(machine: &mut Machine) -> [u8; 4] {
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
 }
 
-/// Section 10.4: the public driver uses bit 11, which is RNR_RETRY in the document, for the port. It never sets retry
-/// counts.
+/// Section 10.4: the public driver uses bit 11 for the port. In the document, it is RNR_RETRY, but the driver never
+/// sets retry counts.
 #[test]
 fn driver_port_bit_does_not_change_retries() {
     const PORT: u32 = 1 << 11;
@@ -195,7 +195,7 @@ fn mask_bits_select_documented_attributes() {
     }
 }
 
-/// Section 10.2: PATH_MTU is not an attribute of RTS2RTS, so the packet size does not change.
+/// Section 10.2: PATH_MTU is not an attribute of RTS2RTS. The packet size does not change.
 #[test]
 fn rts2rts_does_not_change_path_mtu() {
     let mut machine = in_rts();
@@ -240,7 +240,7 @@ fn qp_in_err_can_move_only_to_err_or_reset() {
     assert_eq!(query(&mut machine, QPN)[8] >> 4, 6);
     machine.ok(Op::ToRst, 3, QPN, &[]);
 
-    // The public driver moves QPs from RESET to ERR, so this transition is permitted.
+    // This transition is permitted because the public driver uses it.
     machine.ok(Op::ToErr, 0, 6, &[0; 0xc0]);
     assert_eq!(query(&mut machine, 6)[8] >> 4, 6);
     machine.ok(Op::ToRst, 0, 6, &[0; 0xc0]);

@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2 lists the context reads and writes that one SEND causes in the units on both sides.
+/// Section 5.4.2 lists the context reads and writes that one SEND causes in each side's units.
 #[test]
 fn send_causes_documented_context_reads_and_writes() {
     let (mut a, mut b) = pair();
@@ -33,9 +33,8 @@ fn send_causes_documented_context_reads_and_writes() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Doorbell Processing reads the context twice: for the doorbell and for the WQE. WQE Parser reads it once to check
-    // the state, Requester Trans Control reads it once for the WQE, and Requester Recv Control reads it once for the
-    // CQE.
+    // Doorbell Processing reads the context twice, for the doorbell and for the WQE. The other units read it once each:
+    // WQE Parser to check the state, Requester Trans Control for the WQE, and Requester Recv Control for the CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -51,8 +50,7 @@ fn send_causes_documented_context_reads_and_writes() {
 }
 
 /// CtxMgt document, section 5.2.1, and JingZhao interface, section 4.3: a command executes before PSNs that changed in
-/// the same turn are written back. The exception is QUERY_QP, which first writes back the PSNs of the QP that it
-/// queries.
+/// the same turn are written back. QUERY_QP is the exception: it first writes back the PSNs of its QP.
 #[test]
 fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();
@@ -100,8 +98,8 @@ fn context_counters_survive_close_and_reset() {
     assert_eq!(stats(&a), before);
 }
 
-/// JingZhao interface, section 10.5: a QP in ERR flushes the requests that a doorbell announces, even if the QP entered
-/// ERR in the same turn.
+/// JingZhao interface, section 10.5: a QP in ERR flushes the requests posted by a doorbell, even if it entered ERR in
+/// the same turn.
 #[test]
 fn doorbell_is_checked_against_latest_engine_state() {
     let (mut a, mut b) = pair();

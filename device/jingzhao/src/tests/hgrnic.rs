@@ -2,7 +2,7 @@
 //! guest.
 //!
 //! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They are based only on
-//! `public-driver.md` and share no encoders with the device.
+//! `public-driver.md` and do not share encoders with the device.
 //!
 //! # Spec
 //! JingZhao interface, sections 12 and 13; `public-driver.md`.
@@ -53,7 +53,7 @@ fn configured() -> [Configured; 2] {
     })
 }
 
-/// Returns the addresses derived from an `id` in the configuration.
+/// Returns the addresses that an `id` in the configuration stands for.
 fn identity(id: &Value) -> Identity {
     Identity::from_lid(Lid::new(id.as_u64().unwrap().try_into().unwrap()))
 }
@@ -169,7 +169,7 @@ fn driver_can_be_removed_and_probed_again() {
     }
 }
 
-/// The driver ignores the advertised limits, so the device must support numbers beyond them.
+/// The device must support numbers beyond the advertised limits, which the driver ignores.
 #[test]
 fn numbers_beyond_advertised_limits_work() {
     let few = |options: &mut Options| {
@@ -352,7 +352,7 @@ fn pingpong_completes_on_rc_and_uc() {
 fn datagrams_to_shared_lid_reach_default_peer() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
     b.post_recv(&[&[(DATA, 40 + 64)], &[(DATA + 0x200, 40 + 64)]]);
-    // The driver sets no Q_Key, so every Q_Key is accepted.
+    // The driver does not set a Q_Key. Any Q_Key is therefore accepted.
     a.post_send(&[
         Wr { to: Some((b.qpn, 0x1111_1111)), ..inline(b"datagram") },
         Wr { to: Some((b.qpn, 0)), ..inline(b"another") },
@@ -469,7 +469,7 @@ fn receive_without_valid_bit_is_not_ready() {
     assert_eq!((polled(&mut a), polled(&mut b)), ((5, 0, SEND, 1), (5, 0, 0x04, 0)));
 }
 
-/// J-50: the list has the maximum length, so only the settle time shows that it is complete.
+/// J-50: only the settle time shows that a list of maximum length is complete.
 #[test]
 fn settled_receive_causes_no_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
@@ -485,7 +485,7 @@ fn settled_receive_causes_no_rnr_nak() {
     assert_eq!((polled(&mut a).0, polled(&mut b).0), (5, 5));
 }
 
-/// J-50: the message arrives before the settle time has elapsed. Its sender retries once, after that time.
+/// J-50: a message that arrives before the settle time has elapsed is retried once, after that time.
 #[test]
 fn message_during_settle_time_causes_one_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
@@ -507,7 +507,7 @@ fn error_cqe_identifies_wqe_and_queue() {
         a.poll().unwrap();
     }
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
-    // The high bits are part of the key, so a key without them is a different key.
+    // The high bits are part of the key. A key without them is a different key.
     a.post_send(&[
         Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
         send(DATA, 4),
@@ -564,7 +564,7 @@ fn cq_with_unread_completions_can_be_resized() {
 #[test]
 fn icm_chunks_may_be_fragmented_and_remapped() {
     let mut driver = Driver::probe_fragmented(machine(0), &[32, 16, 8, 4, 2, 1, 1]);
-    // The context of the QP is in the last page of a chunk that contains no other context.
+    // The QP's context is in the last page of a chunk that does not contain other contexts.
     driver.qpns.first = 0x17f1;
     let mut entries = Vec::new();
     for _ in 0..3 {
@@ -596,7 +596,7 @@ fn page_tables_beyond_508_entries_are_complete() {
     let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);
     let first = u64::from_be_bytes(a.machine().peek(entry + 0x2c, 8).try_into().unwrap());
     for page in [1, 508, 509, 512, 513, 1020, 1021, 1024, 1025, 1033] {
-        // These are the four bytes on each side of a page boundary.
+        // The four bytes on each side of a page boundary.
         let va = base + page * 0x1000 - 4;
         let stored = a.driver.icm(TPT, MTT + (first + page) * 8);
         assert_eq!(a.machine().peek(stored, 8), region.buffer.bus(va + 4).to_be_bytes());

@@ -1,5 +1,5 @@
 //! Tests both sides of each limit. The last object within a limit works, and the next one is rejected with the right
-//! status and one log line (sections 3.1 and 3.3). If the device does not enforce the limit (J-09), the next object
+//! status and one log line (sections 3.1 and 3.3). For limits that the device does not enforce (J-09), the next object
 //! works too.
 
 use card::frontend::testing::{logged, pattern};
@@ -61,8 +61,7 @@ fn init_hca_rejects_tables_beyond_limits() {
     }
 }
 
-/// The public driver uses constants for the sizes of its tables, so it may use numbers beyond the reported counts
-/// (J-09).
+/// The public driver's table sizes are constants. It may therefore use numbers beyond the reported counts (J-09).
 #[test]
 fn numbers_beyond_reported_counts_work() {
     let limits = r#"{"max_qps": 64, "max_cqs": 64, "max_eqs": 8, "max_mpts": 64}"#;
@@ -92,7 +91,7 @@ fn longest_event_queue_works_and_longer_is_rejected() {
     refused(&mut machine, Op::Sw2HwEq, 2, &eqc(0, 4, 21).emit(), "log2 of the EQ size 0x15");
 }
 
-/// The device's own capacity is reduced here from 2^17 to a single object, since creating 2^17 objects takes seconds.
+/// Creating 2^17 objects takes seconds. Here, the device's own capacity is a single object instead.
 #[test]
 fn object_beyond_device_capacity_is_rejected() {
     let one = Capacity { entries: 1, leaves: 1 };
@@ -146,7 +145,7 @@ fn context_memory_beyond_reported_size_works() {
     }
 }
 
-/// The source address of a packet comes from the port, so the device does not use the source GID index.
+/// The device does not use the source GID index: the source address of a packet comes from the port.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut machine = initialised(Options::default());

@@ -1,4 +1,4 @@
-//! Section 1: BAR0 and the life cycle of a command.
+//! BAR0 and the life cycle of a command (section 1).
 
 use card::frontend::Frontend;
 use card::vfio::MsixLayout;

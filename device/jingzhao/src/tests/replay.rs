@@ -1,4 +1,4 @@
-//! Records sessions, and then replays them without a driver.
+//! Records sessions and replays the recordings without a driver.
 
 use card::frontend::testing::{pattern, wait};
 use card::hca::Hca;

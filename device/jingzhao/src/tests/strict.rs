@@ -56,7 +56,7 @@ fn qpc() -> Qpc {
     Qpc { usr_page: PAGE, local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, ..image }
 }
 
-/// Creates a machine in strict mode on which a correct driver has brought a QP to RTS.
+/// Creates a machine in strict mode with a QP that a correct driver has brought to RTS.
 fn machine() -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.exact = true;
@@ -133,7 +133,7 @@ const CASES: &[Case] = &[
     }),
     (&DOORBELL_PAGE, |m| ring_doorbell(m, 0, doorbell(0))),
     (&DOORBELL_NUMBER, |m| ring_doorbell(m, PAGE, SendDoorbell { qpn: Qpn::new(0x1_0005), ..doorbell(0) })),
-    // The machine has no peer, so none of the requests completes.
+    // The requests never complete, as the machine has no peer.
     (&SQ_OVERRUN, |m| (0..33).for_each(|slot| ring_doorbell(m, PAGE, doorbell(slot)))),
     (&ARM_NOTHING, |m| m.write32(2, 0x10, 7)),
     (&ARM_NOTHING, |m| m.write32(2, 0x20, 7)),

@@ -132,7 +132,7 @@ fn send_completes_on_both_sides() {
 }
 
 /// With the public driver, the QPN in the context lacks the high bits. A peer may send to that QPN or to the full QPN.
-/// A packet sent to an earlier QP with the same index is not accepted (section 4.3).
+/// A packet to an earlier QP with the same index is not accepted (section 4.3).
 #[test]
 fn connection_accepts_full_and_truncated_qpn() {
     let successor = QPN + 0x1_0000;
@@ -344,7 +344,7 @@ fn unwritable_eq_raises_catastrophic_event_on_another_eq() {
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 1), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ, 32), dump("00: 00 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", 32));
-    // The catastrophic event is now mapped to the unwritable EQ, so it is lost too.
+    // The catastrophic event is now mapped to the unwritable EQ and is lost too.
     assert_eq!(a.command_at(1 << 0x8, Op::MapEq, 0, 0), 0);
     assert_eq!(a.raw_command(0, 0, 0, 1 << 23 | 1 << 22 | 0x031), 0);
     assert_eq!(a.peek(EQ + 32, 32), [0x80; 32]);
@@ -388,7 +388,7 @@ fn unreachable_peer_exhausts_retries() {
     }
     assert_eq!((cqe(&mut a, 0)[0x10], cqe(&mut a, 0)[0x1c]), (0x15, 0xff));
     assert_eq!(state(&mut a), 6);
-    // Software has set neither the timeout nor the retry count, so their defaults give eight timeouts of 67.1 ms.
+    // Software has set neither the timeout nor the retry count. The defaults give eight timeouts of 67.1 ms.
     assert!(a.now.as_nanos() >= 8 * (4096 << 14), "{:?}", a.now);
 }
 

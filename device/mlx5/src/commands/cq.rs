@@ -60,7 +60,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateCq, pages: Pages<'_>) ->
     Ok(CqNumber { cqn }.emit().to_vec())
 }
 
-/// Destroys a CQ. Completions that the engine reports for the CQ afterwards are dropped.
+/// Destroys a CQ. Completions that the engine reports for it afterwards are dropped.
 pub(super) fn destroy(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection> {
     check_unused(&call, Object::Cq(cqn.get()), Check::CqInUse)?;
     let resources = call.resources;

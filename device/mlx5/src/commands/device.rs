@@ -17,8 +17,8 @@ use crate::options::{Port, Setup};
 use crate::port;
 use crate::resources::Resources;
 
-/// Mask of the supported interface steps (ISSIs), 0 and 1. QUERY_ISSI does not report step 0, because every device
-/// supports it.
+/// Mask of the supported interface steps (ISSIs), 0 and 1. QUERY_ISSI does not report step 0, which every device
+/// supports.
 const STEPS: u32 = 0b11;
 
 /// Drops all objects in the device and the engine, and returns the port to its power-on state.
@@ -34,8 +34,8 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     *function = Function::Disabled;
 }
 
-/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device, because a driver recovering from a failure
-/// sends no TEARDOWN_HCA.
+/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device. A driver that recovers from a failure does not
+/// send TEARDOWN_HCA.
 pub(super) fn enable(
     function: &mut Function,
     setup: &Setup,
@@ -83,7 +83,7 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
 
 /// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until
 /// MANAGE_PAGES returns them. The fast profile drops nothing, because the driver still uses and arms the EQ for command
-/// events. The driver then requests a reset through the NIC state.
+/// events. It then requests a reset through the NIC state.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,

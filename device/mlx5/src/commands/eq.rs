@@ -24,7 +24,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateEq, pages: Pages<'_>) ->
     if !resources.uars.contains(context.uar.get()) {
         return Err(Check::EqUar.rejects(context.uar.get()));
     }
-    // Section 7.4: EQs have no doorbell record, so their doorbells must trap.
+    // Section 7.4: EQ doorbells must trap, as EQs have no doorbell record.
     if resources.uars.is_mapped(context.uar) {
         return Err(Check::EqMappedUar.rejects(context.uar.get()));
     }

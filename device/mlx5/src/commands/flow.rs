@@ -25,7 +25,7 @@ use crate::steering::fields::Fields;
 use crate::steering::rule::{Parts, Rule};
 use crate::steering::table::Group;
 
-/// Accepts only NIC receive tables. The device advertises no other table type in its capabilities.
+/// Accepts only NIC receive tables, the only type that the device advertises.
 fn check_type(table_type: u8) -> Result<(), Rejection> {
     match TableType::from_code(table_type) {
         Some(TableType::NicReceive) => Ok(()),
@@ -100,7 +100,7 @@ pub(super) fn set_entry(
     let new = Parts::parse(&set.context, lists)?;
     let (value, parts) = match EntryChange::from_code(set.change) {
         Some(EntryChange::Set) => (Fields::from(&set.context.value.outer), new),
-        // A modification cannot change the match value, so the entry keeps its old one.
+        // A modification cannot change the match value. The entry keeps its old one.
         Some(EntryChange::Modify) => {
             let (_, entry) = table.entry(set.index)?;
             let mut parts = Parts::from(&entry.rule);

@@ -15,8 +15,8 @@ use crate::check::{Check, Rejection};
 use crate::mkey;
 use crate::resources::Resources;
 
-/// Returns the special keys that end scatter lists and begin strided lists. Drivers do not use the other special keys,
-/// because no capability advertises them.
+/// Returns the special keys that end scatter lists and begin strided lists. No capability advertises the other special
+/// keys, and drivers do not use them.
 pub(super) fn special() -> Output {
     let terminate_key = Lkey::new(TERMINATE_KEY);
     let repeat_key = Lkey::new(REPEAT_KEY);
@@ -46,7 +46,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     Ok(MkeyNumber { index }.emit().to_vec())
 }
 
-/// Creates a key for a region of a user memory.
+/// Creates a key for a region of a UMEM.
 fn create_in(
     resources: &mut Resources,
     context: &MkeyContext,

@@ -29,7 +29,7 @@ use crate::uses::{Object, Used};
 struct Named {
     /// Object that the command changes, queries or destroys.
     target: Option<Object>,
-    /// Objects to which the command adds references.
+    /// Objects that the command adds references to.
     references: Used,
 }
 
@@ -51,7 +51,7 @@ impl Named {
 /// Checks a command from a user context.
 ///
 /// # Errors
-/// Fails if the command is not available to user contexts, or if it names an object that belongs to another user.
+/// Fails if the command is not available to user contexts, or names an object that belongs to another user.
 pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
     let opcode = command.opcode().code();
     let Named { target, references } =
@@ -126,8 +126,8 @@ fn destroyed(command: &Command<'_>) -> Option<Object> {
     })
 }
 
-/// Returns the objects that a command names, or `None` if the command is not available to user contexts. A command must
-/// be listed here to be available to them.
+/// Returns the objects that a command names, or `None` if it is not available to user contexts. A command must be
+/// listed here to be available to them.
 fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
     if let Some(object) = destroyed(command) {
         // Section 23.1: only the kernel has XRC SRQs and SRQs of interface step 0.
@@ -262,7 +262,7 @@ fn queue_umems(queue: &WorkQueue) -> Used {
     Umems { queue: queue.place(), record: queue.record_place() }.uses()
 }
 
-/// Returns the counter set with this number, or `None` for number 0, which means that the queue has no set.
+/// Returns counter set number `set`, or `None` for 0, which means that the queue has no set.
 fn counter_set(set: u8) -> Option<Object> {
     (set != 0).then_some(Object::CounterSet(set.into()))
 }

@@ -14,7 +14,7 @@ use crate::function::Enabled;
 
 const ADDRESS_LEN: usize = 8;
 
-/// Requests 0 pages, since the device keeps contexts in its own memory.
+/// Requests 0 pages: the device keeps contexts in its own memory.
 pub(super) fn query(query: &QueryPages) -> Result<Output, Rejection> {
     PageUse::from_code(query.purpose).ok_or_else(|| Check::PageUse.rejects(query.purpose))?;
     Ok(RequestedPages::new(0).emit().to_vec())
@@ -33,7 +33,7 @@ pub(super) fn manage(
         Some(PageOperation::CannotGive) => Ok(nothing()),
         Some(PageOperation::Give) => enabled.pages.give(manage.count, list).map(|()| nothing()),
         Some(PageOperation::Take) => {
-            // Return only as many pages as the output can list, because the driver could not recover any others.
+            // Return only as many pages as the output can list. The driver could not recover any others.
             let room = output_len.saturating_sub(ManagedPages::LEN) / ADDRESS_LEN;
             let wanted = usize::try_from(manage.count).unwrap_or(usize::MAX);
             let returned = enabled.pages.take(wanted.min(room));

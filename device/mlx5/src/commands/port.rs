@@ -92,7 +92,7 @@ pub(super) fn access_register(
             };
             NodeDescription { text }.emit().to_vec()
         }
-        // Section 20, M-23: an InfiniBand port needs this register, because `ib_cm` drops the port if the access fails.
+        // Section 20, M-23: an InfiniBand port needs this register. `ib_cm` drops the port if the access fails.
         PortRegister::Pcap if cx.management.is_none() => return Err(unknown()),
         PortRegister::Pcap => {
             let set = Pcap::parse_prefix(data).ok_or_else(short)?;

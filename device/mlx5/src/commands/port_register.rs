@@ -49,7 +49,7 @@ pub(super) fn access(
         PortRegister::Ptys => {
             let query = Ptys::parse_prefix(data).ok_or_else(short)?;
             check(query.port)?;
-            // The speed of the port is fixed, so a write has no effect.
+            // Writes have no effect, as the port's speed is fixed.
             let modes = if query.protocol == Ptys::ETHERNET { (LINK_MODES, LINK_MODE) } else { (0, 0) };
             let operational = if cx.port.is_up() { modes.1 } else { 0 };
             Ptys { supported: modes.0, admin: modes.1, operational, ..query }.emit().to_vec()
@@ -73,10 +73,10 @@ pub(super) fn access(
             check(query.port)?;
             let group = CounterGroup::from_code(query.group);
             let group = group.ok_or_else(|| Check::CounterGroup.rejects(query.group))?;
-            // The counters cannot be cleared, because other counters are derived from them.
+            // Other counters are derived from these, which therefore cannot be cleared.
             query.with(&port.frames.group(group, query.priority, cx.port.stats())).emit().to_vec()
         }
-        // Flow control is always off, and the port has no module, so writes have no effect.
+        // Flow control is always off, and the port has no module. Writes have no effect.
         PortRegister::Pfcc => Pfcc::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         PortRegister::Pmlp => Pmlp::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         _ => return Err(unknown),

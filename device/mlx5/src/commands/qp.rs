@@ -115,7 +115,7 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     if !waits_for_pd && !resources.pds.contains(context.pd.get()) {
         return Err(Check::QpPd.rejects(context.pd.get()));
     }
-    // An XRC target has no send queue, so it needs no UAR page for a doorbell.
+    // An XRC target has no send queue and does not need a UAR page for a doorbell.
     let is_target = service == Service::Xrc && context.no_sq;
     let has_no_page = is_target && context.uar.get() == 0;
     if !has_no_page && !resources.uars.contains(context.uar.get()) {
@@ -139,7 +139,7 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     Ok(())
 }
 
-/// Destroys a QP and removes it from its multicast groups. Afterwards, the device no longer accesses the QP's buffers.
+/// Destroys a QP and removes it from its multicast groups. Afterwards, the device no longer accesses its buffers.
 pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     let Call { resources, cx, .. } = call;
     let qp = resources.qps.remove(qpn.get()).ok_or_else(|| unknown(qpn))?;
@@ -227,7 +227,7 @@ fn check_modified(
         }
         _ => {}
     }
-    // The mask can select a receive CQ or an SRQ in any transition, so both are always checked.
+    // The receive CQ and the SRQ are always checked: the mask can select them in any transition.
     if next.recv_cqn.get() != 0 && !resources.cqs.contains(next.recv_cqn.get()) {
         return Err(Check::QpRecvCq.rejects(next.recv_cqn.get()));
     }

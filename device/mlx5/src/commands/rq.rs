@@ -69,7 +69,7 @@ fn check_geometry(context: &RqContext) -> Result<(), Rejection> {
 
 fn check_objects(resources: &Resources, context: &RqContext) -> Result<(), Rejection> {
     let pd = context.queue.pd.get();
-    // PD 0 is accepted, because the driver uses it for the RQ that drops all frames.
+    // PD 0 is accepted: the driver uses it for the RQ that drops all frames.
     if pd != 0 && !resources.pds.contains(pd) {
         return Err(Check::RqPd.rejects(pd));
     }
@@ -87,8 +87,8 @@ fn check_counter_set(resources: &Resources, set: CounterSet) -> Result<(), Rejec
     }
 }
 
-/// Changes the state and the selected fields of an RQ. The current state given in the input is ignored, because it may
-/// be out of date: the RQ may have just failed.
+/// Changes the state and the selected fields of an RQ. The current state in the input is ignored. It may be out of date
+/// if the RQ has just failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Rejection> {
     let resources = call.resources;
     let ModifyRq { rqn, fields, context, .. } = modify;
@@ -109,7 +109,7 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Re
     Ok(nothing())
 }
 
-/// Destroys an RQ. Afterwards, the device no longer accesses the RQ's memory.
+/// Destroys an RQ. Afterwards, the device no longer accesses its memory.
 pub(super) fn destroy(call: Call<'_, '_>, rqn: Rqn) -> Result<Output, Rejection> {
     check_unused(&call, Object::Rq(rqn.get()), Check::RqInUse)?;
     let resources = call.resources;

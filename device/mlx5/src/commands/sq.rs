@@ -30,7 +30,7 @@ pub(super) const fn placement(queue: &WorkQueue) -> Placement {
     Placement { log_page_size: queue.log_page_size, page_offset: queue.page_offset }
 }
 
-/// Returns whether a queue may move from one state to another. A queue can be reset from any state.
+/// Returns whether a queue may move from one state to another. Any state can move to reset.
 pub(super) const fn is_transition(from: WorkQueueState, to: WorkQueueState) -> bool {
     use WorkQueueState::{Error, Ready, Reset};
     matches!((from, to), (_, Reset) | (Reset | Ready, Ready) | (Ready | Error, Error))
@@ -93,8 +93,8 @@ fn check_objects(resources: &Resources, context: &SqContext) -> Result<(), Rejec
     }
 }
 
-/// Changes the state of an SQ. The current state given in the input is ignored, because it may be out of date: the SQ
-/// may have just failed.
+/// Changes the state of an SQ. The current state in the input is ignored. It may be out of date if the SQ has just
+/// failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Rejection> {
     let netdev = &mut call.resources.netdev;
     let sq = netdev.sq_mut(modify.sqn).ok_or_else(|| unknown(modify.sqn))?;
@@ -107,7 +107,7 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Re
     Ok(nothing())
 }
 
-/// Destroys an SQ. Afterwards, the device no longer accesses the SQ's memory.
+/// Destroys an SQ. Afterwards, the device no longer accesses its memory.
 pub(super) fn destroy(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
     let resources = call.resources;
     let sq = resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;

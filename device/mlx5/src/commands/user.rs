@@ -1,4 +1,4 @@
-//! Commands for DevX user contexts and user memories, and restrictions on commands issued by user contexts.
+//! Commands for DevX user contexts and UMEMs, and restrictions on the commands that user contexts issue.
 //!
 //! # Spec
 //! mlx5 interface, section 23.
@@ -81,7 +81,7 @@ pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) 
     }
 }
 
-/// Checks that user contexts do not use up all objects of the kind that a command creates.
+/// Checks the quota for the kind of object that a command creates.
 fn check_quota(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
     let tables = |count: fn(&Table) -> usize| {
         let (mut own, mut all) = (0, 0);
@@ -125,8 +125,8 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, 
     Ok(UctxNumber { user }.emit().to_vec())
 }
 
-/// Destroys a user context and its objects. If an object is still used by another user's object, the kernel takes
-/// ownership of it instead.
+/// Destroys a user context and its objects. An object that another user's object still uses passes to the kernel
+/// instead.
 pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Rejection> {
     let Call { resources, issi, setup, cx, user: by, .. } = call;
     if resources.users.rights(user).is_none() {
@@ -142,8 +142,8 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
         for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
-            // The command is rejected only if this object is still used by another user's object. The kernel then takes
-            // ownership of it.
+            // The command is rejected only if another user's object still uses this one, which then passes to the
+            // kernel.
             let _ = on_resources(call, &command);
         }
     }
@@ -152,7 +152,7 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
 }
 
 /// Returns the sort key for destroying a user's objects. Each object is destroyed before the objects that it uses. Flow
-/// tables are sorted by level, because a table refers only to tables at higher levels.
+/// tables are sorted by level, as a table refers only to tables at higher levels.
 fn rank(resources: &Resources, object: Object) -> (u8, u8) {
     let rank = match object {
         Object::FlowTable(number) => {
@@ -171,8 +171,8 @@ fn rank(resources: &Resources, object: Object) -> (u8, u8) {
 
 const NIC_RECEIVE: u8 = TableType::NicReceive.code();
 
-/// Returns the commands that delete a flow table's entries and groups. Each command is built only when it is needed,
-/// because a table can have a million entries.
+/// Returns the commands that delete a flow table's entries and groups. They are built lazily, because a table can have
+/// a million entries.
 fn clear(resources: &Resources, table: FlowTableId) -> impl Iterator<Item = Command<'static>> + use<> {
     let found = resources.steering.table(table).ok();
     let entries: Vec<u32> = found.iter().flat_map(|found| found.entries()).collect();
@@ -244,7 +244,7 @@ pub(super) fn create_umem(
     Ok(UmemNumber { umem }.emit().to_vec())
 }
 
-/// Destroys a user memory. Fails while a queue uses the memory, because the kernel unpins the pages afterwards.
+/// Destroys a UMEM. Fails while a queue uses it, since the kernel unpins the pages afterwards.
 pub(super) fn destroy_umem(call: Call<'_, '_>, umem: UmemId) -> Result<Output, Rejection> {
     check_unused(&call, Object::Umem(umem.get()), Check::UmemInUse)?;
     let resources = call.resources;

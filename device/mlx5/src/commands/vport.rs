@@ -69,7 +69,7 @@ pub(super) fn query_roce_address(
     Ok(QueriedRoceAddress { entry }.emit().to_vec())
 }
 
-/// Returns the default P_Key, the only entry in an Ethernet port's table.
+/// Returns the default P_Key, the only one in an Ethernet port's table.
 pub(super) fn query_pkey(query: &QueryVportPkey) -> Result<Output, Rejection> {
     match query.index {
         0 | QueryVportPkey::ALL => Ok(QueriedVportPkey { pkey: Pkey::DEFAULT }.emit().to_vec()),

@@ -30,7 +30,7 @@ impl Mkeys {
     /// Applies the change that a work request makes to a key. Returns the key's old and new protection domains.
     ///
     /// # Errors
-    /// Fails if any check fails, in which case the key is unchanged.
+    /// Fails if any check fails. The key is then unchanged.
     pub fn change(
         &mut self,
         initiator: Initiator,
@@ -59,8 +59,8 @@ impl Mkeys {
         if !any_pd && (old.pd != initiator.pd || new.pd != initiator.pd) {
             return Err(AccessError::Pd);
         }
-        // Section 23.3: a request that may not map pages can only invalidate a key with a page list. Without this
-        // check, a user program could map any guest page.
+        // Section 23.3: a request that may not map pages can only invalidate a key with a page list. Otherwise, a user
+        // program could map any guest page.
         let is_invalidation = control.mask == MkeyMask::FREE && new.free && list.is_none_or(<[u8]>::is_empty);
         let has_ranges = matches!(old.access_mode(), Some(AccessMode::Ranges | AccessMode::FixedRanges));
         if !maps_pages && !has_ranges && !is_invalidation {
@@ -75,7 +75,7 @@ impl Mkeys {
             mkey.last_valid = Some(new.key);
         }
         let region = region.map(|region| with_layout(region, &mkey.list));
-        // This cannot fail, because the key is already in the table.
+        // Cannot fail: the key is already in the table.
         self.set(index, &new, region).map_err(|_| AccessError::Key)?;
         Ok([old.pd, new.pd])
     }
@@ -114,7 +114,7 @@ impl Mkeys {
 ///
 /// # Errors
 /// Fails if the key belongs to another QP or is an unbound window, which belongs to no QP. Section 20, M-34: a valid
-/// key that any QP can use is accepted, because libmlx5 invalidates indirect keys with the same WQE as windows.
+/// key that any QP can use is accepted, as libmlx5 invalidates indirect keys with the same WQE as windows.
 fn check_qp(context: &MkeyContext, initiator: Initiator) -> Result<(), AccessError> {
     let is_shared = context.qpn == ANY_QP && !context.free;
     if is_shared || context.qpn == initiator.qpn { Ok(()) } else { Err(AccessError::Qp) }

@@ -46,7 +46,7 @@ impl TranslationList {
         }
     }
 
-    /// Returns the size of the list, counted in page addresses.
+    /// Returns the size of the list in page addresses.
     pub(super) fn pages(&self) -> usize {
         match self {
             Self::Pages(pages) => pages.len(),
@@ -95,8 +95,7 @@ impl TranslationList {
     /// Writes units to a list of `capacity` units, starting at `offset`. Padding past the capacity is not stored.
     ///
     /// # Errors
-    /// Fails with [`AccessError::Bounds`] if the units do not fit or the budget has too few pages. In either case,
-    /// nothing is written.
+    /// Fails with [`AccessError::Bounds`], and writes nothing, if the units do not fit or the budget has too few pages.
     pub(super) fn write(
         &mut self,
         offset: u64,
@@ -152,8 +151,8 @@ mod tests {
         let units = |first: u64| {
             (0..8).flat_map(|page| ((first + page) << 12 | 3).to_be_bytes()).collect::<Vec<u8>>()
         };
-        // In golden trace ib-3, a work request writes four units to a key whose list has one unit. The other three are
-        // padding.
+        // In golden trace ib-3, a work request writes four units, three of them padding, to a key whose list has one
+        // unit.
         assert_eq!(list.write(0, &units(1), 1, &mut budget), Ok(()));
         assert_eq!((list.pages(), list.page(1), list.page(2)), (2, Some(Iova::new(0x2000)), None));
         assert_eq!(list.write(1, &units(1), 1, &mut budget), Err(AccessError::Bounds));

@@ -64,7 +64,7 @@ pub(super) fn created_region(
 /// list. Accesses past the end of the list fail.
 ///
 /// # Errors
-/// Fails if a key cannot be valid with this context.
+/// Fails if a key cannot be valid with the given context.
 pub(super) fn changed_region(
     index: MkeyIndex,
     context: &MkeyContext,
@@ -94,7 +94,7 @@ pub(super) fn first_entry(index: MkeyIndex) -> u64 {
 
 pub(super) fn region(index: MkeyIndex, context: &MkeyContext, translation: Translation) -> MemoryRegion {
     // A key that belongs to one QP is a type 2 window. Each access also checks the parent key, which is in the window's
-    // list. The device does not count the windows of a parent, so `parent` is the window's own index.
+    // list. `parent` is the window's own index, as the device does not count a parent's windows.
     let kind = if context.qpn == ANY_QP {
         Kind::Registered
     } else {

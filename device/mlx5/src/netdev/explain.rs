@@ -10,7 +10,7 @@ use crate::resources::Resources;
 use crate::uses::Object;
 
 impl Resources {
-    /// Explains an SQ or RQ, one fact per line. Returns `None` if no queue has this number.
+    /// Explains an SQ or RQ, one fact per line. Returns `None` if the queue does not exist.
     pub fn explain_queue(&self, number: u32) -> Option<Vec<String>> {
         let (mut lines, cqn) = match self.netdev.queues.get(number)? {
             Queue::Send(sq) => (sq_lines(sq), sq.cqn()),

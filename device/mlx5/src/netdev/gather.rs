@@ -1,4 +1,4 @@
-//! Reads the data of a frame WQE.
+//! Reads a frame WQE's data.
 
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{Access, AccessError, Initiator};

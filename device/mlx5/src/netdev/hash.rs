@@ -86,9 +86,8 @@ fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> 
         }
         _ => return (bytes, hashed),
     };
-    // Section 16.3 leaves the symmetric function to the device, but mlx5e reports it as RXH_XFRM_SYM_OR_XOR: exchanging
-    // only the addresses, or only the ports, must not change the hash. This order matches the hashes in the golden
-    // traces.
+    // Section 16.3 leaves the symmetric function to the device. mlx5e reports it as RXH_XFRM_SYM_OR_XOR: swapping only
+    // the addresses, or only the ports, must not change the hash. This order matches the hashes in the golden traces.
     let addresses = if symmetric && src < dst { [dst, src] } else { [src, dst] };
     let mut add = |selected: bool, field: &[u8]| {
         if selected {

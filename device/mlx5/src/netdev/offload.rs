@@ -11,7 +11,7 @@ use card::nic::vlan::Insertion;
 use protocol::hca::mlx5::wqe::EthernetSegment;
 use protocol::net::layers::{Addresses, Ip, Layers, TagKind, Tci, Transport, VlanTag};
 
-/// Length of an IPv6 header, which its payload length field does not include: RFC 8200, section 3.
+/// Length of an IPv6 header. Its payload length field does not include it: RFC 8200, section 3.
 const IPV6_LEN: usize = 40;
 /// Minimum lengths of transport headers: RFC 9293, section 3.1, and RFC 768.
 const TCP_LEN: usize = 20;
@@ -65,7 +65,7 @@ const fn transport(ip: &Ip) -> Option<(L4Protocol, usize)> {
 /// or UDP checksum are computed for each segment.
 ///
 /// # Errors
-/// Fails if the headers are not those of TCP or UDP, if there is no payload, or if a segment would exceed `max_frame`.
+/// Fails if the headers are not TCP or UDP, there is no payload, or a segment would exceed `max_frame`.
 pub fn segments(
     headers: Vec<u8>,
     mss: NonZeroU16,
@@ -76,7 +76,7 @@ pub fn segments(
     Segments::new(headers, offloads, Segmentation { segment_len: mss, payload_len, max_frame })
 }
 
-/// Returns whether the data after the headers can be segmented, that is, whether the headers are those of TCP or UDP.
+/// Returns whether the data after the headers can be segmented. The headers must be TCP or UDP.
 pub fn is_segmentable(headers: &[u8]) -> bool {
     header_offloads(headers).is_some()
 }
@@ -84,8 +84,8 @@ pub fn is_segmentable(headers: &[u8]) -> bool {
 fn header_offloads(headers: &[u8]) -> Option<Offloads> {
     let mut headers = headers.to_vec();
     let network_at = Layers::parse(&headers).ok()?.network_at;
-    // Section 16.5: the length fields may be 0 or wrong. The parser checks them, so they are set to the length of the
-    // headers.
+    // Section 16.5: the length fields may be 0 or wrong. They are set to the length of the headers, as the parser
+    // checks them.
     let (field, length) = match headers.get(network_at)? >> 4 {
         4 => (network_at + 2, headers.len().checked_sub(network_at)?),
         6 => (network_at + 4, headers.len().checked_sub(network_at + IPV6_LEN)?),

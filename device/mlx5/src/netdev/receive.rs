@@ -55,8 +55,8 @@ impl Resources {
         }
     }
 
-    /// Delivers a frame to a TIR. `from` is the transport domain of the SQ that sent the frame, or `None` for a frame
-    /// from the wire. Returns whether an RQ has received the frame.
+    /// Delivers a frame to a TIR. `from` is the sending SQ's transport domain, or `None` for a frame from the wire.
+    /// Returns whether an RQ has received the frame.
     pub fn deliver(
         &mut self,
         cx: &mut Context<'_>,

@@ -29,7 +29,7 @@ use crate::uses::{Object, Used};
 /// TCP flag ACK: RFC 9293, section 3.1.
 const ACK: u8 = 0x10;
 
-/// Reason why an RQ does not receive a frame.
+/// Why an RQ does not receive a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxError {
     /// The RQ is not in the ready state.
@@ -40,7 +40,7 @@ pub enum RxError {
     TooLong,
     /// The RQ's memory is not accessible.
     Broken,
-    /// The buffers of the receive with this counter are not accessible.
+    /// The buffers of the receive with the given counter are not accessible.
     Protection(u16, AccessError),
 }
 
@@ -136,8 +136,8 @@ impl Rq {
         self.buffer.pages()
     }
 
-    /// Returns the objects that an RQ with this context uses. The RQ that drops all frames names PD 0, which does not
-    /// exist.
+    /// Returns the objects that an RQ with the given context uses. The RQ that drops all frames names PD 0, which does
+    /// not exist.
     pub fn uses(context: &RqContext) -> Used {
         let pd = context.queue.pd.get();
         let mut used = Used::from_slice(&[Object::Cq(context.cqn.get())]);
@@ -202,8 +202,8 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive. Returns the content of its CQE. If the receive is consumed, `observe`
-    /// is called with its counter and its buffers.
+    /// Writes a frame to the next posted receive, and returns the contents of its CQE. If the receive is consumed,
+    /// `observe` is called with its counter and buffers.
     ///
     /// # Errors
     /// See [`RxError`]. If the RQ cannot continue, it moves to the error state.
@@ -233,8 +233,8 @@ impl Rq {
             None => ([frame, &[]], None),
         };
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Section 16.2 lets the device choose between an error CQE and dropping the frame. The device drops it: after
-        // an error, the driver would reset the RQ, so a peer with a larger MTU could stall the RQ.
+        // Section 16.2 permits either an error CQE or dropping the frame. After an error, the driver would reset the
+        // RQ, and a peer with a larger MTU could stall it. The device therefore drops the frame.
         if wqe.capacity() < len as u64 {
             return Err(RxError::TooLong);
         }
@@ -261,7 +261,7 @@ impl Rq {
         }))
     }
 
-    /// Returns the identity with which the RQ accesses receive buffers.
+    /// Returns the initiator of the RQ's accesses to receive buffers.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
@@ -312,7 +312,7 @@ fn headers(frame: &[u8], layers: &Layers) -> FrameFields {
         Some(ip) => frame.get(layers.network_at..ip.end),
         None => frame.get(layers.network_at..),
     };
-    // Section 16.5: the network stack verifies other checksums with this sum, which is not inverted.
+    // Section 16.5: the network stack uses this sum, which is not inverted, to verify other checksums.
     let checksum = !Checksum::new().with(packet.unwrap_or_default()).value();
     let l2 = FrameFields { l2_ok: true, checksum, ..FrameFields::default() };
     let Some(ip) = &layers.ip else { return l2 };

@@ -1,4 +1,4 @@
-//! Receive queue tables (RQT), which distribute frames among RQs.
+//! Receive queue tables (RQT), which spread frames across RQs.
 //!
 //! # Spec
 //! mlx5 interface, section 16.3.
@@ -10,7 +10,7 @@ use crate::check::{Check, Rejection};
 use crate::limits::netdev::MAX_RQT_ENTRIES;
 use crate::uses::{Object, Used};
 
-/// An RQT, which has at least one entry.
+/// An RQT with at least one entry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rqt {
     max_entries: u16,
@@ -21,7 +21,7 @@ impl Rqt {
     /// Creates a table from its context and its list of entries.
     ///
     /// # Errors
-    /// Fails if the table is too large, if it has no entries or more entries than its maximum, or if the list is too
+    /// Fails if the table is too large, its number of entries is 0 or exceeds the table's maximum, or the list is too
     /// short.
     pub fn new(context: &RqtContext, list: RqNumbers<'_>) -> Result<Self, Rejection> {
         let max_entries = context.max_entries;
@@ -34,14 +34,14 @@ impl Rqt {
     /// Returns a copy of the table with new entries.
     ///
     /// # Errors
-    /// Fails if there are no entries or more entries than the table's maximum, or if the list is too short.
+    /// Fails if the number of entries is 0 or exceeds the table's maximum, or the list is too short.
     pub fn with_entries(&self, context: &RqtContext, list: RqNumbers<'_>) -> Result<Self, Rejection> {
         let max_entries = self.max_entries;
         Ok(Self { max_entries, queues: entries(context.entries, max_entries, list)? })
     }
 
     pub fn context(&self) -> RqtContext {
-        // This conversion cannot fail, because the number of entries does not exceed `max_entries`.
+        // Cannot fail: the number of entries does not exceed `max_entries`.
         let entries = u16::try_from(self.queues.len()).unwrap_or(self.max_entries);
         RqtContext { max_entries: self.max_entries, entries }
     }
@@ -54,7 +54,7 @@ impl Rqt {
         self.queues.iter().map(|rqn| Object::Rq(rqn.get())).collect()
     }
 
-    /// Returns the RQ for frames with this hash.
+    /// Returns the RQ for frames with hash `hash`.
     pub fn select(&self, hash: u32) -> Option<Rqn> {
         let place = (hash as usize).checked_rem(self.queues.len())?;
         self.queues.get(place).copied()

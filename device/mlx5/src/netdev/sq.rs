@@ -32,8 +32,8 @@ use crate::work_queue::{Advance, TooMany};
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
 pub const ETHERNET_LEN: usize = 14;
 
-/// Number of send queue blocks to copy at once. Few, because SQs take turns, one frame each, and the copy for the next
-/// SQ replaces this one.
+/// Number of send queue blocks to copy at once. Kept small because SQs take turns, one frame each, and the next SQ's
+/// copy replaces this one.
 const READ_AHEAD: u16 = 4;
 
 /// Result of polling an SQ for a frame.
@@ -41,7 +41,7 @@ const READ_AHEAD: u16 = 4;
 pub enum Step {
     /// The SQ appended a frame.
     Frame,
-    /// The SQ appended no frame.
+    /// The SQ did not append a frame.
     NoFrame,
     /// The SQ dropped a frame that exceeds the port's MTU.
     Oversize,
@@ -135,7 +135,7 @@ impl Sq {
         QueueStatus::unless_ready(self.state, self.context.flush_in_error).unwrap_or(ready)
     }
 
-    /// Returns the WQE that moved the SQ to the error state, if one did.
+    /// Returns the WQE that moved the SQ to the error state, if any.
     pub const fn failure(&self) -> Option<FailedAt> {
         self.failure
     }
@@ -210,8 +210,8 @@ impl Sq {
         }
     }
 
-    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored, because its counter
-    /// may be stale.
+    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored: its counter may be
+    /// stale.
     pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
         match self.record(dma) {
             Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
@@ -222,7 +222,7 @@ impl Sq {
     /// Reads the send counter from the doorbell record. If the record is not accessible, the counter does not change.
     ///
     /// # Errors
-    /// Fails if the record announces more blocks than the SQ has.
+    /// Fails if the record makes more blocks visible than the SQ has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
         self.record(dma).map_or(Ok(()), |record| self.queue.learn(record.sent))
     }
@@ -237,7 +237,7 @@ impl Sq {
     }
 
     /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` holds
-    /// WQEs that have been copied in advance. If the poll attempts to fetch a WQE, it passes the result to `observe`.
+    /// WQEs copied in advance. If the poll attempts to fetch a WQE, it passes the result to `observe`.
     pub fn poll(
         &mut self,
         env: &Environment<'_>,
@@ -270,7 +270,7 @@ impl Sq {
         let (tag, wqe) = match fetch {
             Fetch::Empty => return (Step::NoFrame, None),
             Fetch::Broken => {
-                // Without access to the WQEs, the device cannot flush them, so it discards them.
+                // Discard the WQEs, which the device cannot flush without access to them.
                 self.queue.clear();
                 self.set_state(WorkQueueState::Error);
                 return (Step::Broken, None);
@@ -298,7 +298,7 @@ impl Sq {
         }
     }
 
-    /// Moves the SQ to the error state because a WQE has failed (section 16.1). Returns the WQE's completion.
+    /// Moves the SQ to the error state after a WQE has failed (section 16.1). Returns the WQE's completion.
     fn fail(&mut self, tag: SendTag, Failed(status): Failed) -> Done {
         self.set_state(WorkQueueState::Error);
         self.failure = Some(FailedAt { index: tag.index(), syndrome: failure::syndrome(status) });
@@ -315,7 +315,7 @@ impl Sq {
         let FrameOperation::Send { segment, mss, header, data } = parsed.operation else {
             return Ok(Executed::NoFrame);
         };
-        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain, so it cannot send frames.
+        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain and cannot send frames.
         if self.context.tis().is_none() {
             return Err(MALFORMED);
         }
@@ -349,7 +349,7 @@ impl Sq {
         }
     }
 
-    /// Returns the identity under which the SQ accesses the data of its WQEs.
+    /// Returns the initiator of the SQ's accesses to WQE data.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
@@ -384,7 +384,7 @@ fn append_frame(
     if tags.is_empty() {
         data.take(&env.memory, len, out)?;
     } else {
-        // A tag is inserted only if there is no inline header, so the data starts with the MAC addresses.
+        // A tag is inserted only without an inline header. The data therefore starts with the MAC addresses.
         data.take(&env.memory, ADDRESSES_LEN, out)?;
         out.extend_from_slice(tags);
         data.take(&env.memory, len, out)?;

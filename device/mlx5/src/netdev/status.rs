@@ -36,7 +36,7 @@ pub enum QueueStatus {
     Idle,
     /// The SQ has WQEs to execute.
     Busy,
-    /// The last frame for the RQ was dropped, because no receive was posted.
+    /// The last frame for the RQ was dropped for lack of a posted receive.
     NoReceive,
     /// In the error state; work requests complete with an error.
     Flushing,
@@ -45,7 +45,7 @@ pub enum QueueStatus {
 }
 
 impl QueueStatus {
-    /// Returns the status of a queue that is not ready, or `None` if the queue is ready.
+    /// Returns the status of a queue that is not ready, or `None` if it is.
     pub const fn unless_ready(state: WorkQueueState, flush_in_error: bool) -> Option<Self> {
         match (state, flush_in_error) {
             (WorkQueueState::Reset, _) => Some(Self::Reset),

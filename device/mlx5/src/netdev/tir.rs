@@ -1,4 +1,4 @@
-//! Transport interface receive objects (TIRs), which select the RQ for each received frame.
+//! Transport interface receive objects (TIRs), which select an RQ for each received frame.
 //!
 //! # Spec
 //! mlx5 interface, section 16.3.
@@ -88,8 +88,8 @@ impl Tir {
         used
     }
 
-    /// Returns whether the TIR accepts frames from one of this device's SQs. `from` is that SQ's transport domain.
-    /// Section 20, M-26: the loopback bits permit frames from the TIR's own domain.
+    /// Returns whether the TIR accepts frames from one of this device's SQs, with transport domain `from`. Section 20,
+    /// M-26: the loopback bits permit frames from the TIR's own domain.
     pub fn accepts_own(&self, from: TransportDomain, layers: &Layers) -> bool {
         let allowed = match layers.dst.is_multicast() {
             true => self.context.multicast_loopback,

@@ -1,4 +1,4 @@
-//! Sends frames from the SQs: polls the SQs in turn, completes their WQEs, and passes the frames to the wire and to the
+//! Sends frames from the SQs: polls them in turn, completes their WQEs, and passes the frames to the wire and to the
 //! device's own receive tables.
 //!
 //! # Spec
@@ -25,15 +25,15 @@ use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
 use crate::{strict, trace};
 
-/// Maximum number of queue polls in one call of `next_frame`. Without this bound, SQs full of WQEs that send no frame
-/// would block the device.
+/// Maximum number of queue polls per call of `next_frame`. Without it, SQs full of WQEs that do not send frames would
+/// block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 impl Resources {
     /// Handles an SQ doorbell.
     ///
     /// # Errors
-    /// Returns the reason why the doorbell is ignored.
+    /// Returns the reason for ignoring the doorbell.
     pub fn send_frames(&mut self, cx: &Context<'_>, page: UarIndex, sqn: Sqn) -> Result<(), IgnoreReason> {
         let sq = self.netdev.sq_mut(sqn).ok_or(NO_SQ)?;
         if sq.uar() != page {
@@ -119,7 +119,7 @@ impl Resources {
         step
     }
 
-    /// Writes the CQE for a WQE. Section 16.1: a successful WQE generates a CQE only if it requests one.
+    /// Writes the CQE for a WQE. Section 16.1: a successful WQE generates a CQE only on request.
     fn complete_frame(&mut self, cx: &mut Context<'_>, sqn: Sqn, done: Done) {
         let Done { tag, result } = done;
         if result.is_ok() && !tag.signaled() {

@@ -10,9 +10,8 @@ use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence, which the physical port counters include.
 const FCS_LEN: u64 = 4;
-/// Number of bytes in an IPv4 RoCE frame that are outside the InfiniBand packet: the headers before the BTH, and the
-/// frame check sequence. IPv6 frames, whose headers are 20 bytes longer, are not counted separately, so this number is
-/// used for them too.
+/// Number of bytes in an IPv4 RoCE frame outside the InfiniBand packet: the headers before the BTH, and the frame check
+/// sequence. It is also used for IPv6 frames, whose headers are 20 bytes longer but which are not counted separately.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
 /// Maximum frame length, including the frame check sequence, for each row of [`Rfc2819Counters`] except the last.
 const LENGTHS: [u64; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
@@ -101,7 +100,7 @@ impl FrameCounters {
             }
             .emit(),
             (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.received_by_length }.emit(),
-            // The device does not classify frames by priority, so all frames count as priority 0.
+            // All frames count as priority 0: the device does not classify frames by priority.
             (CounterGroup::Priority, 0) => {
                 PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
             }

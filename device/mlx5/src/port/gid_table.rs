@@ -11,8 +11,7 @@ use protocol::hca::mlx5::roce_address::{L3Type, RoceEntry, RoceVersion};
 use crate::check::{Check, Rejection};
 use crate::limits::ROCE_GIDS;
 
-/// GID table. Each entry is the source address of the packets sent with its index, and an address at which the port
-/// receives packets.
+/// GID table. Each entry is the source address of packets sent with its index, and one of the port's receive addresses.
 #[derive(Debug)]
 pub struct GidTable([Option<RoceAddress>; ROCE_GIDS as usize]);
 
@@ -35,7 +34,7 @@ impl GidTable {
     /// Sets an entry, or deletes it if the address is zero.
     ///
     /// # Errors
-    /// Fails if the index is beyond the end of the table, or if the entry is not an address for RoCEv2.
+    /// Fails if the index is beyond the end of the table, or the entry is not a RoCEv2 address.
     pub fn set(&mut self, index: u16, entry: &RoceEntry) -> Result<(), Rejection> {
         let place = self.0.get_mut(usize::from(index)).ok_or_else(|| Check::GidIndex.rejects(index))?;
         *place = if entry.is_empty() { None } else { Some(parse(entry)?) };

@@ -1,7 +1,6 @@
 //! The NIC vport context of an Ethernet port.
 //!
-//! The device stores the lists of addresses and the promiscuous modes, but does not filter frames by them. Flow tables
-//! do that.
+//! The device stores the address lists and promiscuous modes, but leaves filtering to the flow tables.
 //!
 //! # Spec
 //! mlx5 interface, section 15.2.
@@ -28,7 +27,7 @@ pub struct NicVport {
 }
 
 impl NicVport {
-    /// Creates the context that a port with this MAC has after power-on.
+    /// Creates the power-on context of a port with MAC `mac`.
     pub fn new(mac: MacAddr) -> Self {
         let guid = Identity { mac, ..Identity::from_lid(Lid::default()) }.guid();
         let context = NicVportContext {
@@ -47,7 +46,7 @@ impl NicVport {
         &self.context
     }
 
-    /// Returns whether frames that the network device sends also pass through its own receive tables.
+    /// Returns whether frames from the network device also pass through its own receive tables.
     pub const fn loops_back(&self, is_multicast: bool) -> bool {
         match is_multicast {
             true => !self.context.disable_multicast_loopback,
@@ -62,7 +61,7 @@ impl NicVport {
         Some(MacAddr(*mac)).filter(|mac| !mac.is_multicast() && *mac != MacAddr::default())
     }
 
-    /// Returns the list of this type, and the context with the list's type and length filled in.
+    /// Returns the list of type `list_type`, and the context with the list's type and length filled in.
     ///
     /// # Errors
     /// Fails if the list type is unknown.
@@ -80,7 +79,7 @@ impl NicVport {
     /// Changes the selected fields.
     ///
     /// # Errors
-    /// Fails if the list type is unknown, or if the list is too long or incomplete.
+    /// Fails if the list type is unknown, or the list is too long or incomplete.
     pub fn modify(&mut self, modify: &ModifyNicVport, list: &[u8]) -> Result<(), Rejection> {
         let fields = VportFields::from_bits_retain(modify.fields);
         let (old, new) = (self.context, modify.context);

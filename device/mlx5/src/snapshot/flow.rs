@@ -49,7 +49,7 @@ pub(super) struct FlowEntryRow {
     pub(super) actions: Vec<String>,
     /// Tag in the CQEs of frames that the entry forwards.
     pub(super) tag: u32,
-    /// Number of frames to which the entry was applied.
+    /// Number of frames that the entry was applied to.
     pub(super) frames: u64,
     pub(super) counters: Vec<FlowCount>,
 }
@@ -79,7 +79,7 @@ pub(super) fn tables(steering: &Steering, from: u32) -> impl Iterator<Item = (u3
     })
 }
 
-/// Splits the position of a group or an entry into its table and its index.
+/// Splits the position of a group or entry into its table and index.
 #[allow(clippy::cast_possible_truncation, reason = "the halves of a position")]
 const fn split(position: u64) -> (u32, u32) {
     ((position >> 32) as u32, position as u32)
@@ -89,8 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups that end at or after position `from`. Each comes with the number of its table and the index at
-/// which the page starts in that table.
+/// Returns the groups that end at or after position `from`. Each comes with its table's number, and the index where the
+/// page starts in that table.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
@@ -111,7 +111,7 @@ pub(super) fn groups(steering: &Steering, from: u64) -> impl Iterator<Item = (u6
             fields: selects(&group.mask().headers()),
             entries: group.entry_count(),
         };
-        // A group's position is its last index, so that a page starting at this position includes the group.
+        // A group's position is its last index. A page that starts there includes the group.
         (position(table, last), row)
     })
 }

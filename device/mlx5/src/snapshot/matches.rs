@@ -1,4 +1,4 @@
-//! Formats the header fields on which a flow table entry matches.
+//! Formats the header fields that a flow table entry matches on.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

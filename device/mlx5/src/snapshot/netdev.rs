@@ -28,7 +28,7 @@ pub(super) struct SqRow {
     pub(super) pd: u32,
     /// Number of 64-byte blocks.
     pub(super) blocks: u32,
-    /// Number of announced blocks that have not been executed.
+    /// Number of posted blocks that have not been executed.
     pub(super) waiting: u16,
     pub(super) frames: u64,
     pub(super) bytes: u64,

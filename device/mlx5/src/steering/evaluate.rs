@@ -1,4 +1,4 @@
-//! Evaluates the flow tables for a frame.
+//! Flow table evaluation for a frame.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -19,7 +19,7 @@ use crate::limits::flow::{MAX_DELIVERIES, MAX_HOPS};
 pub struct Verdict {
     /// Bound: [`MAX_DELIVERIES`]. Further deliveries are dropped.
     pub deliveries: SmallVec<[Delivery; 1]>,
-    /// Counters of all entries that the frame has matched.
+    /// Counters of all entries that the frame matched.
     pub counters: SmallVec<[FlowCounterId; 4]>,
 }
 

@@ -1,4 +1,4 @@
-//! Header fields of a frame, in the form in which flow groups mask and compare them.
+//! A frame's header fields, in the form that flow groups mask and compare.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.

@@ -1,4 +1,4 @@
-//! Rules, which hold the actions of flow table entries.
+//! Flow rules: the actions of flow table entries.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -30,14 +30,14 @@ pub struct Rule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The default action. Receive tables drop the frame, because it has no destination.
+    /// The default action. In receive tables, this drops the frame, which has no destination.
     Allow,
     Drop,
     /// One to [`MAX_ENTRY_DESTINATIONS`] destinations.
     Forward(SmallVec<[Destination; 2]>),
 }
 
-/// The unchecked fields of an entry that [`EntryFields`] can select.
+/// The entry fields that [`EntryFields`] can select, not yet checked.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     actions: FlowActions,
@@ -70,7 +70,7 @@ impl Parts {
         })
     }
 
-    /// Returns the objects to which the lists refer.
+    /// Returns the objects that the lists refer to.
     pub fn references(&self) -> Used {
         let destinations = self.destinations.iter().filter_map(FlowDestination::destination);
         let destinations = destinations.map(|destination| match destination {
@@ -110,7 +110,7 @@ impl Parts {
 impl TryFrom<&Parts> for Rule {
     type Error = Rejection;
 
-    /// A list is ignored if the entry does not have the action that uses the list.
+    /// A list is ignored if the entry does not have the action that uses it.
     fn try_from(parts: &Parts) -> Result<Self, Rejection> {
         let actions = parts.actions;
         if !SUPPORTED.contains(actions) {
@@ -174,7 +174,7 @@ impl From<&Rule> for Parts {
 }
 
 impl Parts {
-    /// Returns an entry's context, without the group and the match value, and the lists that follow the context.
+    /// Returns an entry's context, without the group and the match value, and the lists that follow it.
     pub fn emit(&self) -> (FlowContext, Vec<u8>) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let context = FlowContext {
@@ -203,7 +203,7 @@ impl Rule {
         self.counters.as_deref().unwrap_or_default()
     }
 
-    /// Returns the tables to which the rule forwards frames.
+    /// Returns the tables that the rule forwards frames to.
     pub fn tables(&self) -> impl Iterator<Item = FlowTableId> {
         self.destinations().iter().filter_map(|destination| match destination {
             Destination::Table(table) => Some(*table),
@@ -211,7 +211,7 @@ impl Rule {
         })
     }
 
-    /// Returns the TIRs to which the rule forwards frames.
+    /// Returns the TIRs that the rule forwards frames to.
     pub fn tirs(&self) -> impl Iterator<Item = Tirn> {
         self.destinations().iter().filter_map(|destination| match destination {
             Destination::Tir(tirn) => Some(*tirn),

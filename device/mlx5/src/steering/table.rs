@@ -39,7 +39,7 @@ pub struct Group {
     criteria: u8,
     mask: Fields,
     entries: BTreeMap<u32, Box<Entry>>,
-    /// Values and indices of all entries. Of the entries with the same value, the one with the lowest index matches.
+    /// Values and indices of all entries. Among entries with the same value, the one with the lowest index matches.
     by_value: BTreeSet<(Fields, u32)>,
 }
 
@@ -48,12 +48,12 @@ pub struct Entry {
     /// Value of the fields that the group's mask selects.
     value: Fields,
     pub rule: Rule,
-    /// Number of frames to which the entry was applied.
+    /// Number of frames that the entry was applied to.
     matched: Cell<u64>,
 }
 
 impl Table {
-    /// Creates an empty table. `miss` is the table to which the context's miss action refers.
+    /// Creates an empty table. `miss` is the table that the context's miss action refers to.
     ///
     /// # Errors
     /// Fails if the table is too large.
@@ -84,10 +84,10 @@ impl Table {
         self.groups.len() + self.references
     }
 
-    /// Returns the position at which to insert a new group.
+    /// Returns the insertion position of a new group.
     ///
     /// # Errors
-    /// Fails if the range is outside the table or overlaps with another group, or if a limit is reached.
+    /// Fails if the range is outside the table or overlaps with another group, or a limit is reached.
     pub(super) fn place(&self, group: &Group) -> Result<usize, Rejection> {
         if group.first > group.last || group.last >> self.log_size != 0 {
             return Err(Check::FlowGroupRange.rejects(group.last));
@@ -140,8 +140,7 @@ impl Table {
         self.groups.get_mut(at).filter(|group| group.contains(index))
     }
 
-    /// Sets an entry, whose index must be in the range of a group. Returns the rule of the entry that was replaced, if
-    /// any.
+    /// Sets an entry, whose index must be in the range of a group. Returns the rule of the replaced entry, if any.
     pub(super) fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
         self.group_at_mut(index)?.set(index, value, rule)
     }
@@ -292,7 +291,7 @@ impl Entry {
         &self.value
     }
 
-    /// Returns the number of frames to which the entry was applied.
+    /// Returns the number of frames that the entry was applied to.
     pub fn matched(&self) -> u64 {
         self.matched.get()
     }

@@ -33,8 +33,8 @@ pub(in super::super) fn uar_write(resources: Option<&Resources>, page: UarIndex)
     found
 }
 
-/// Checks that a queue exists and that the doorbell is in its UAR page. `own` is the queue's UAR page, or `None` if the
-/// queue does not exist.
+/// Checks that a queue exists and that the doorbell is in its UAR page. `own` is that page, or `None` if the queue does
+/// not exist.
 fn reaches(queue: &str, own: Option<UarIndex>, page: UarIndex, found: &mut Findings) -> bool {
     match own {
         None => found.add(&DOORBELL_NOTHING, format!("doorbell for {queue}, which does not exist")),
@@ -99,7 +99,7 @@ pub(in super::super) fn arm_doorbell(
     found
 }
 
-/// Checks an arm request found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+/// Checks an arm request found in a doorbell record. With mapped doorbells, there may not be a doorbell to check.
 pub(in super::super) fn arm_record(resources: &mut Resources, arm: &ArmCq, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let Resources { cqs, eqs, .. } = resources;
@@ -123,8 +123,8 @@ fn armed_at(cq: &CompletionQueue, arm: &ArmCq, dma: &GuestMemory, found: &mut Fi
 fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmCq, found: &mut Findings) {
     let ArmCq { cqn, sequence, .. } = *arm;
     // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
-    // share a UAR page with its EQs. For a user program's CQ, the driver may have read an event that the program has
-    // not received yet.
+    // share a UAR page with its EQs. For other CQs, the driver may have read an event that the user program has not
+    // received yet.
     if let Some(eq) = eqs.get(cq.eqn().get())
         && eq.context().uar == cq.uar()
     {
@@ -175,7 +175,7 @@ pub(in super::super) fn send_doorbell(
     found
 }
 
-/// Checks a send counter found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+/// Checks a send counter found in a doorbell record. With mapped doorbells, there may not be a doorbell to check.
 pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Findings {
     let mut found = Findings::default();
     let posted = Posted { queue: qp.send_queue(), buffer: &qp.buffer, sent: record.sent };
@@ -240,7 +240,7 @@ impl Posted<'_> {
         }
     }
 
-    /// Checks the WQE that a doorbell announces.
+    /// Checks a doorbell's WQE.
     fn announced(&self, name: &str, head: WqeHead, dma: &GuestMemory, found: &mut Findings) {
         const BEHIND: u16 = 1 << 15;
         let Self { queue, buffer, sent } = *self;

@@ -31,7 +31,7 @@ pub(in super::super) fn umr(
     control(umr, key, &place, &mut found);
     let Some(mkey) = resources.mkeys.get(MkeyIndex::of(key)) else { return found };
     let current = MkeyIndex::of(key).key(mkey.context.key);
-    // The low byte of a free key is not checked, because it may be left over from the last use of the key.
+    // The low byte of a free key is not checked. It may be left over from the key's last use.
     if !mkey.context.free && current != key {
         found.add(
             &UMR_CONTROL,
@@ -52,7 +52,7 @@ pub(in super::super) fn umr(
             strided_list(&strided, &new, &place, &mut found);
         }
     }
-    // The kernel's UMR QP is exempt, because it keeps the low byte of a key when it reuses the key for another region.
+    // The kernel's UMR QP is exempt: it keeps a key's low byte when it reuses the key for another region.
     if qp.service() != Service::Umr
         && umr.control.mask.contains(MkeyMask::KEY)
         && !new.free
@@ -72,7 +72,7 @@ fn strided_list(strided: &StridedList<'_>, mkey: &MkeyContext, place: &str, foun
         return found.add(&UMR_STRIDED, what);
     }
     let sum: u64 = strided.entries().map(|entry| u64::from(entry.byte_count)).sum();
-    // If this WQE writes only some of the entries, the rest are already in the key's list, so the sum is unknown here.
+    // If this WQE writes only some of the entries, the rest are already in the key's list, and the sum is unknown here.
     if strided.entries().count() == usize::from(entries) && sum != u64::from(byte_count) {
         let what = format!("{place} states {byte_count} bytes for strided entries that have {sum}");
         found.add(&UMR_STRIDED, what);

@@ -17,8 +17,7 @@ use crate::netdev::sq::{Done, ETHERNET_LEN, Sq};
 use crate::resources::Resources;
 use crate::send_queue::{FetchedWqe, SendTag};
 
-/// Checks a WQE that the device has fetched from an SQ. The WQEs of a failed SQ are not executed, so they are not
-/// checked either.
+/// Checks a WQE that the device has fetched from an SQ. A failed SQ's WQEs are neither executed nor checked.
 pub(in super::super) fn frame_wqe(sq: &Sq, fetch: &Fetch<FetchedWqe<'_>>) -> Findings {
     let mut found = Findings::default();
     let (tag, wqe) = match fetch {

@@ -44,7 +44,7 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
         Command::CreateRq(create, _) => Some(create.context.queue.record),
         _ => None,
     };
-    // An SQ and an RQ can share a record, because they use different halves of it. libmlx5 does this for a raw QP.
+    // An SQ and an RQ can share a record, each using one half of it. libmlx5 does this for a raw QP.
     let is_shareable = |queue: &Queue| {
         matches!(
             (command, queue),
@@ -61,7 +61,7 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
     }
 }
 
-/// Returns whether a QP has queues of its own, and so uses its doorbell record. An XRC target has no queues.
+/// Returns whether a QP has queues of its own and uses its doorbell record. An XRC target has none.
 fn has_queue(context: &QpContext) -> bool {
     !context.no_sq || context.receive_kind() == Some(ReceiveKind::Own)
 }
@@ -132,7 +132,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Reports the first entry whose owner byte marks the entry as new.
+    /// Reports the first entry that its owner byte marks as new.
     fn check(self, queue: &str, is_new: impl Fn(u8) -> bool, dma: &GuestMemory, found: &mut Findings) {
         /// Maximum number of entries checked, which is enough to detect a driver that does not initialise them.
         const CHECKED: u64 = 512;

@@ -51,7 +51,7 @@ pub(super) struct LocalAccess {
     pub(super) list: Vec<DataSegment>,
 }
 
-/// Returns a message that says why a work request failed with a local protection error.
+/// Returns a message that explains a work request's local protection error.
 pub(super) fn denial(
     resources: &Resources,
     accessed: &LocalAccess,
@@ -78,7 +78,7 @@ pub(super) fn denial(
     }
 }
 
-/// Checks a completed request. Called before the CQE is written, because software may reuse the WQE after that.
+/// Checks a completed request. Called before the CQE is written: software may reuse the WQE after that.
 pub(in super::super) fn completion(
     resources: &Resources,
     completion: &Completion,
@@ -100,7 +100,7 @@ pub(in super::super) fn completion(
     found
 }
 
-/// Returns the initiator that a QP's local memory accesses are checked against.
+/// Returns the initiator for checks of a QP's local memory accesses.
 const fn initiator(qp: &QueuePair, pd: Pdn) -> Initiator {
     Initiator { pd, qpn: qp.qpn, reserved_lkey: qp.context.reserved_lkey }
 }

@@ -42,7 +42,7 @@ fn rnr_nak_is_counted_on_both_sides() {
     assert_eq!(counters(&mut b, set_b), QCounters::default());
 }
 
-/// The third timeout exceeds the limit of two retries, so it is not counted.
+/// The third timeout exceeds the limit of two retries and is not counted.
 #[test]
 fn timeouts_are_counted_while_retries_remain() {
     let ([mut a, mut b], [set_a, _]) = pair(Service::Rc);

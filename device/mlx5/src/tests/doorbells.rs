@@ -25,8 +25,8 @@ fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.hca.monitor().ignored_counts().collect()
 }
 
-/// Section 20, M-7: the command that creates the command EQ raises no event. Later commands raise events, and an armed
-/// EQ raises an interrupt.
+/// Section 20, M-7: the command that creates the command EQ does not raise an event. Later ones do, and an armed EQ
+/// raises an interrupt.
 #[test]
 fn command_completion_raises_event_and_interrupt() {
     let mut driver = initialised();
@@ -49,8 +49,8 @@ fn command_completion_raises_event_and_interrupt() {
     assert_eq!(event(&mut driver, RING, 2), None);
 }
 
-/// A driver whose processor has 16 KiB pages sets `log_uar_page_sz` to 2. The registers of UAR page n are then at offset
-/// 16 KiB times n.
+/// On a processor with 16 KiB pages, the driver sets `log_uar_page_sz` to 2. The registers of UAR page n are then at
+/// offset 16 KiB times n.
 #[test]
 fn doorbells_follow_uar_page_size_of_driver() {
     let mut driver = powered_on();

@@ -29,7 +29,7 @@ use crate::resources::Resources;
 use crate::steering::tests::frames::{C_TAG, OWN, S_TAG, UDP, arp, ethernet, ipv4, ipv6, tcp4, udp6};
 use crate::uses::Object;
 
-/// Sessions of a guest with an Ethernet port: probe, netdev up, VLAN and promiscuous mode, unload.
+/// Recordings of a guest with an Ethernet port: probe, netdev up, VLAN and promiscuous mode, unload.
 const TRACES: [&str; 4] = [
     include_str!("../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
     include_str!("../../../../protocol/tests/data/mlx5/eth-3-netdev-up.txt"),
@@ -42,7 +42,7 @@ const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
 /// Executes the flow commands in a trace whose numbers are in `numbers`, and compares their outputs with the recording.
-/// Returns the number of commands executed.
+/// Returns the number of commands.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;
@@ -129,7 +129,7 @@ fn frames_reach_tirs_of_recorded_guest() {
     check_frames(&mut driver, &untagged);
     check_frames(&mut driver, &dropped);
     check_frames(&mut driver, &[("no VLAN yet", tagged.1.clone(), &[])]);
-    // An S-TAG is not a C-TAG, so the frame matches the entry for frames without a C-TAG.
+    // The frame has an S-TAG and matches the entry for frames without a C-TAG.
     check_frames(&mut driver, &[("S-TAG", udp6(OWN, &[S_TAG]), &[4])]);
 
     assert_eq!(replay(&mut driver, TRACES[2], 0..=270), 3);

@@ -1,9 +1,7 @@
-//! Replays the sessions of a recorded guest and compares every command output and queue entry from the device with the
-//! recording.
+//! Replays recordings of a guest, and compares every command output and queue entry from the device with them.
 //!
 //! [`expected`] and [`queues::comparable`] adjust the recording where this device deliberately differs from the
-//! recorded one. GUIDs, the LID of the subnet manager and the node description also differ, because they identify the
-//! node.
+//! recorded one. GUIDs, the subnet manager's LID and the node description also differ, as they identify the node.
 
 mod ethernet;
 mod queues;
@@ -24,8 +22,7 @@ use self::queues::Queues;
 use super::super::limits::Limits;
 use super::*;
 
-/// The traces, in the order they were recorded. The last trace, an unload, destroys the objects created by the earlier
-/// traces.
+/// The traces, in recording order. The last one, an unload, destroys the objects that the earlier ones created.
 const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
     include_str!("../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -125,16 +122,16 @@ fn last(steps: &mut [Step]) -> Option<&mut Action> {
     steps.last_mut().map(|step| &mut step.action)
 }
 
-/// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
-/// devices. The identity is taken from `ours`, the output of this device.
+/// Returns the output expected from this device: the recorded output, adjusted for known differences. The identity is
+/// taken from `ours`, the output of this device.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
     match command {
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
-            // Section 6.1: this device does not offer BlueFlame. The third query of the general capabilities needs no
-            // change, because it returns the values that the recorded driver set. This device also offers fast
-            // teardown, DevX, changes to the CQ moderation mode, and repeat keys.
+            // Section 6.1: this device does not offer BlueFlame, but it offers fast teardown, DevX, changes to the CQ
+            // moderation mode, and repeat keys. The third query of the general capabilities stays as it is: it returns
+            // the values that the recorded driver set.
             (Some(CapType::General), Some("6" | "7")) => {
                 output[0x10 + 0x4c] &= 0x7f;
                 output[0x10 + 0x44] |= 0x10;
@@ -218,7 +215,7 @@ struct Session<'a> {
     queues: Queues,
     /// Number of command events so far.
     events: u32,
-    /// Number of doorbells so far, which seeds the data of the next messages.
+    /// Number of doorbells so far, the seed for the next messages' data.
     doorbells: u8,
 }
 
@@ -230,7 +227,7 @@ impl Session<'_> {
         assert_eq!(ours, expected(heading, &command, recorded, &ours), "{heading}");
         assert_eq!(self.driver.owner_byte(0), 0, "{heading}");
         self.queues.apply(self.driver, &command, &ours);
-        // The command that destroys the command EQ raises no event.
+        // The command that destroys the command EQ does not raise an event.
         if by_event && !heading.starts_with("356 ") {
             let (event, owner) = self.queues.event(self.driver, self.events);
             assert_eq!((event, owner), (Eqe::Command(1), self.events & 256 != 0), "{heading}");
@@ -264,7 +261,7 @@ impl Session<'_> {
     }
 }
 
-/// Replays all traces and returns the number of commands in each.
+/// Replays all traces, and returns the number of commands in each.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();

@@ -31,7 +31,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Creates an allocator in the state that it would have after many allocations and frees.
+    /// Creates an allocator in its state after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -147,7 +147,7 @@ impl Driver {
         self.sw2hw_cq(0, 5, 0, 0);
     }
 
-    /// Checks the limits in the way that the module's probe does.
+    /// Checks the limits as the module's probe does.
     fn check_limits(&mut self) {
         let limits = self.machine.peek(MAILBOX, 0x40);
         let short = |at: usize| u16::from_be_bytes([limits[at], limits[at + 1]]);
@@ -190,8 +190,7 @@ impl Driver {
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy before command {op:#x}");
         let command = 1 << 23 | op_modifier << 12 | op;
         self.machine.issue(input, modifier, output, command);
-        // The driver would mistake a busy command for a completed one, so the command must be complete at the
-        // first read.
+        // The command must be complete at the first read: the driver would mistake a busy command for a completed one.
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy after command {op:#x}");
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0);
         let [.., status] = self.machine.read32(0, 0x18).to_le_bytes();

@@ -1,4 +1,4 @@
-//! A model of the user library, written from `public-driver.md`. A program has one QP and one CQ.
+//! A model of the user library, based on `public-driver.md`. A program has one QP and one CQ.
 
 use drivers::jingzhao::{data_unit, remote_unit};
 
@@ -133,7 +133,7 @@ impl Program {
         self.modify(0x1b, 3, Some(remote));
     }
 
-    /// Issues a command with the QP's entire context. The bytes after the context have undefined contents.
+    /// Issues a command with the QP's entire context. The bytes after the context are undefined.
     fn modify(&mut self, op: u32, state: u32, remote: Option<u32>) {
         self.driver.machine.poke(MAILBOX + 0xa4, &[0xa5; 0x5c]);
         let Self { caps, driver, .. } = self;
@@ -151,7 +151,7 @@ impl Program {
             (_, UD) => 5 << 5 | 11,
             _ => 3 << 5 | caps.log_max_msg,
         };
-        // The library's slots may be larger than the size in the context, since they grow with inline data.
+        // The library's slots grow with inline data and may be larger than the size in the context.
         (context[0x0d], context[0x0e]) = (7, 7);
         put32(&mut context, 0x10, self.uar);
         put32(&mut context, 0x14, driver.qpns.index(self.qpn));
@@ -190,7 +190,7 @@ impl Program {
         self.sq.head = head;
     }
 
-    /// Calls ibv_destroy_qp, ibv_destroy_cq and ibv_dereg_mr, and returns the driver.
+    /// Calls `ibv_destroy_qp`, `ibv_destroy_cq` and `ibv_dereg_mr`, and returns the driver.
     pub(super) fn end(self) -> Driver {
         let Self { mut driver, .. } = self;
         driver.with_inbox(&[0; 0x100]);

@@ -1,4 +1,4 @@
-//! Tests peers whose IP address is known but whose MAC address must be resolved.
+//! Tests peers with a known IP address whose MAC address must be resolved.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,4 @@
-//! Compares the effect of each option with the default. Most work queue options are tested in the modules of the
-//! queues.
+//! Compares each option's effect with the default. Most work queue options are tested in the queue modules.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -26,7 +25,7 @@ fn datagram_pair(json: &str) -> (Machine, Machine) {
     (a, b)
 }
 
-/// Returns a `ud` unit for QP [`QPN`] on the port with this LID. The MAC and IP addresses in the unit match no port.
+/// Returns a `ud` unit for QP [`QPN`] on the port with LID `dlid`. Its MAC and IP addresses do not match any port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -86,7 +85,7 @@ fn uar_pages_sets_bar2_length() {
     }
 }
 
-/// J-21: with the option, an unsignalled send that succeeds writes no CQE.
+/// J-21: with the option, a successful unsignalled send does not write a CQE.
 #[test]
 fn honour_c_suppresses_unsignalled_completions() {
     for (json, completions) in [("{}", 2), (r#"{"queues": {"honour_c": true}}"#, 1)] {
@@ -123,7 +122,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     (timer, b.peek(OUTBOX + 0x84, 1)[0])
 }
 
-/// J-42: the public driver sets code 0, regardless of the timer that its user requests.
+/// J-42: the public driver sets code 0 regardless of the timer that its user requests.
 #[test]
 fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "code 0 means 655.36 ms");
@@ -153,7 +152,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// J-47: the option replaces ACCESS_FLAGS, for which a QPC has no field.
+/// J-47: the option replaces ACCESS_FLAGS, which has no field in a QPC.
 #[test]
 fn qp_access_option_forbids_peer_operations() {
     const WRITE: u8 = 0x08;
@@ -180,7 +179,7 @@ fn qp_access_option_forbids_peer_operations() {
     }
 }
 
-/// J-47: the options replace MAX_QP_RD_ATOMIC and MAX_DEST_RD_ATOMIC, for which a QPC has no fields.
+/// J-47: the options replace MAX_QP_RD_ATOMIC and MAX_DEST_RD_ATOMIC, which have no fields in a QPC.
 #[test]
 fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {

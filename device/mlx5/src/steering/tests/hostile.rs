@@ -1,4 +1,4 @@
-//! Tests limits, and the number of steps needed to evaluate a frame in the largest tables.
+//! Tests limits, and the number of steps to evaluate a frame in the largest tables.
 
 use super::frames::{OWN, arp, tcp4};
 use super::*;
@@ -44,7 +44,7 @@ fn evaluate_among(entries: usize) {
     assert!(steps.lookups == 1 && steps.comparisons <= 11 * 8 + 1, "{entries} entries: {steps:?}");
 }
 
-/// Returns whether tests may run for minutes.
+/// Returns whether tests are allowed to run for minutes.
 fn is_daily() -> bool {
     std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty())
 }
@@ -74,7 +74,7 @@ fn longest_path_costs_one_lookup_per_group() {
     assert_eq!(steps::take().lookups, MAX_HOPS * MAX_TABLE_GROUPS);
 }
 
-/// Even if each table forwards many copies of a frame to the next one, the copies do not multiply the cost.
+/// Even if each table forwards many copies of a frame to the next, the cost does not multiply.
 #[test]
 fn forwarded_copies_do_not_multiply_lookups() {
     let mut steering = Steering::default();
@@ -120,7 +120,7 @@ fn long_chain_ends_at_hop_limit() {
     assert!(tirs(&steering, &arp(OWN)).is_empty());
 }
 
-/// Each table forwards 32 copies to the next one.
+/// Each table forwards 32 copies to the next.
 #[test]
 fn number_of_frame_copies_is_limited() {
     let mut steering = Steering::default();

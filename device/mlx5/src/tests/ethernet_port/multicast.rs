@@ -53,7 +53,7 @@ fn loopback_blocking_recognises_sender_by_gid_mac() {
     assert_eq!((received(&mut a), received(&mut b)), (0, 1));
 }
 
-/// Only the QP that sent a datagram is excluded, even if a QP of another device has the same number.
+/// Only the sending QP is excluded, even if another device's QP has the same number.
 #[test]
 fn loopback_blocking_excludes_only_sending_qp() {
     let (mut a, mut b) = (member(1, false), member(2, true));

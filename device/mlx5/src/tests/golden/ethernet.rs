@@ -1,6 +1,6 @@
 //! Replays the commands and port events of a guest with an Ethernet port.
 //!
-//! The netdev tests replay the frames of these sessions, with their WQEs, CQEs and CQ events.
+//! The netdev tests replay the frames of these recordings, with their WQEs, CQEs and CQ events.
 
 use protocol::hca::mlx5::access_register::{AccessReg, PortRegister};
 use protocol::hca::mlx5::eqe::PortChange;
@@ -9,9 +9,8 @@ use protocol::ids::MacAddr;
 
 use super::*;
 
-/// The traces, in the order they were recorded. In the last trace, the driver unloads and destroys the objects created
-/// in the earlier traces. The traces between netdev-up and VLAN are omitted, because they contain frames but no
-/// commands.
+/// The traces, in recording order. In the last one, the driver unloads and destroys the objects created earlier. The
+/// traces between netdev-up and VLAN contain only frames, no commands, and are omitted.
 const TRACES: [&str; 7] = [
     include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
     include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"),
@@ -24,8 +23,7 @@ const TRACES: [&str; 7] = [
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 1]);
 
-/// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
-/// devices.
+/// Returns the output expected from this device: the recorded output, adjusted for known differences.
 fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     let mut output = expected(heading, command, recorded, ours);
     let take_own = |output: &mut [u8], first: usize, len: usize| {
@@ -52,7 +50,7 @@ fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], 
             };
             output = QueriedNicVport { context }.emit().to_vec();
         }
-        // The recorded device reported that the link was up although the driver had disabled the port with PAOS.
+        // The recorded device reported the link as up although the driver had disabled the port with PAOS.
         Command::QueryVportState(_) if heading.starts_with("180 ") => {
             take_own(&mut output, VportState::LEN - 1, 1)
         }
@@ -65,7 +63,7 @@ fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], 
             Some(PortRegister::Paos) => take_own(&mut output, AccessReg::LEN + 2, 2),
             // The recorded device reported the mode of a link that the driver had brought down.
             Some(PortRegister::Ptys) => take_own(&mut output, AccessReg::LEN + 0x24, 4),
-            // The recorded device returned the offset of each counter as its value.
+            // The recorded device returned each counter's offset as its value.
             Some(PortRegister::Ppcnt) => output[AccessReg::LEN + 8..].fill(0),
             // The recorded device did not return the port number.
             Some(PortRegister::Pfcc) => take_own(&mut output, AccessReg::LEN + 1, 1),
@@ -97,7 +95,7 @@ impl Session<'_> {
         let ours = self.driver.execute(input, recorded.len());
         assert_eq!(ours, expected_for_ethernet(heading, &command, recorded, &ours), "{heading}");
         self.queues.apply(self.driver, &command, &ours);
-        // The command that destroys the command EQ raises no event.
+        // The command that destroys the command EQ does not raise an event.
         if by_event && !heading.starts_with("478 ") {
             let (event, owner) = self.queues.event(self.driver, self.events);
             assert_eq!((event, owner), (Eqe::Command(1), self.events & 256 != 0), "{heading}");
@@ -108,8 +106,8 @@ impl Session<'_> {
     /// Sets the link state as in the recording and checks the resulting event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
-        // By now, this device has raised two more events than the recorded one, because the driver disabled and
-        // enabled the port with PAOS.
+        // By now, this device has raised two more events than the recorded one. The driver disabled and enabled the
+        // port with PAOS.
         let entry = Entry { kind: Kind::Eqe, number, index: index + 2, bytes: bytes(words) };
         let (event, _) = Eqe::parse(&output(&entry.bytes)).unwrap();
         self.driver.hca.set_link(matches!(event, Eqe::Port { change: PortChange::Up, .. }));
@@ -118,7 +116,7 @@ impl Session<'_> {
     }
 }
 
-/// Replays all traces and returns the number of commands in each.
+/// Replays all traces, and returns the number of commands in each.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();

@@ -17,14 +17,14 @@ use protocol::ids::Qpn;
 
 use super::*;
 
-/// The kernel's UAR page. The kernel updates a CQ's record only when it arms the CQ again, so the records of CQs on
-/// this page are not checked.
+/// The kernel's UAR page. The kernel updates a CQ's record only when it rearms the CQ. The records of CQs on this page
+/// are therefore not checked.
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
 const COMMAND_EQ: u32 = 1;
 /// Bus address of the first page for regions. The traces do not use pages between this address and 35000000h.
 const REGIONS: u64 = 0x2000_0000;
 const ENTRY: u64 = 64;
-/// Offset of the owner bit's byte within an entry.
+/// Offset of the byte with the owner bit in an entry.
 const OWNER_BYTE: u64 = 0x3f;
 
 struct Ring {
@@ -112,8 +112,8 @@ impl Default for Queues {
     }
 }
 
-/// Returns a CQE and its owner bit. The timestamp is zeroed, and so is the byte count of any send request except a
-/// READ. The recorded device counted the bytes of every request, but drivers read the count only for READs.
+/// Returns a CQE and its owner bit. The timestamp is zeroed, as is the byte count of any send request except a READ.
+/// The recorded device counted every request's bytes, but drivers read the count only for READs.
 pub(super) fn comparable(entry: &[u8]) -> (Cqe, bool) {
     let (entry, owner) = Cqe::parse(&output(entry)).unwrap();
     let entry = match entry {
@@ -218,14 +218,14 @@ impl Queues {
         driver.poke(record + 4, &arm.emit()[..4]);
     }
 
-    /// Posts the work requests that the device fetches after a doorbell. Returns the messages that they transfer.
+    /// Posts the work requests for the device to fetch after a doorbell. Returns the messages that they transfer.
     pub(super) fn post(&mut self, driver: &mut Driver, entries: &[Entry]) -> Vec<Message> {
         let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
         for entry in of(Kind::Recv) {
             self.receive(driver, entry.number, entry.index, &entry.bytes);
         }
         for entry in of(Kind::Cqe) {
-            // The recording does not show receives that are flushed, because the device does not read them.
+            // Flushed receives are not in the recording, as the device does not read them.
             if let (Cqe::Failed(failure), _) = comparable(&entry.bytes)
                 && !failure.send
             {
@@ -292,8 +292,8 @@ impl Queues {
         Some(region.bus + (va - region.first))
     }
 
-    /// Updates the regions after a UMR. The recording does not contain the translation list that a UMR points to, so
-    /// this method builds one from unused pages.
+    /// Updates the regions after a UMR. The translation list that a UMR points to is not in the recording. This method
+    /// builds one from unused pages.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {
@@ -317,7 +317,7 @@ impl Queues {
         }
     }
 
-    /// Checks the entries that the device has written after a doorbell. Also checks that the CQs contain no other new
+    /// Checks the entries that the device has written after a doorbell, and that the CQs do not contain other new
     /// entries.
     pub(super) fn check(&mut self, driver: &mut Driver, entries: &[Entry]) {
         for Entry { kind, number, index, bytes } in entries {
