@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn moderated_cq_delays_event_until_entry_is_urgent() {
+    fn moderated_cq_delays_event_until_urgent_entry() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
         queue.context.moderation_period = 16;

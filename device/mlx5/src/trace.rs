@@ -1,4 +1,4 @@
-//! Trace records of this interface: registers, commands, work requests, completions and events.
+//! Trace records of the mlx5 interface: registers, commands, work requests, completions and events.
 
 use std::borrow::Cow;
 use std::num::NonZeroU16;
@@ -138,7 +138,7 @@ impl Describe for Output<'_> {
     }
 }
 
-/// Records an event, together with the EQ and the slot that received it.
+/// Records an event with the EQ and the slot that received it.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, event.name(), |fields| {
         match place {

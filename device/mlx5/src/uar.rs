@@ -1,13 +1,11 @@
 //! Allocation of UAR pages. Pages whose doorbells are mapped into the guest have their own range of page numbers.
 //!
-//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of
-//! a page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no
-//! doorbell record. Software allocates the page for its EQs before it creates any EQ, so until an EQ exists, the device
-//! allocates pages that trap.
+//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. Whether stores
+//! to a page trap therefore depends on its number. EQs have no doorbell record and need pages that trap. Software
+//! allocates their page before it creates any EQ. Until an EQ exists, the device therefore allocates pages that trap.
 //!
 //! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
-//! fewer UAR pages. If doorbells are mapped, the page size stays at 4 KiB, because the VMM has already mapped the
-//! range.
+//! fewer UAR pages. With mapped doorbells, the page size stays at 4 KiB, because the VMM has already mapped the range.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 7.4.
@@ -22,7 +20,7 @@ use super::options::{Doorbells, Options};
 /// The allocated UAR pages.
 #[derive(Debug)]
 pub struct UarPages {
-    /// Log2 of the size of a page in units of 4 KiB.
+    /// Log2 of the page size in units of 4 KiB.
     log_page: u16,
     trapped: Numbered<()>,
     /// Pages in the range that the VMM can map, or `None` if all doorbells trap.
@@ -61,7 +59,7 @@ impl UarPages {
         }
     }
 
-    /// Returns log2 of the size of a page in units of 4 KiB.
+    /// Returns log2 of the page size in units of 4 KiB.
     pub const fn log_page(&self) -> u16 {
         self.log_page
     }

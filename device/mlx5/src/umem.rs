@@ -1,4 +1,4 @@
-//! User memories: pinned guest pages where DevX programs place queues, doorbell records and memory regions.
+//! User memory (UMEM): pinned guest pages where DevX programs place queues, doorbell records and memory regions.
 //!
 //! # Spec
 //! mlx5 interface, section 23.2.
@@ -24,7 +24,7 @@ pub struct Umem {
     len: u64,
 }
 
-/// Part of a user memory.
+/// Part of a UMEM, as pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     pub pages: &'a [Iova],
@@ -35,7 +35,7 @@ pub struct Part<'a> {
 
 impl Umem {
     /// # Errors
-    /// Fails if the list is shorter than its stated length, the page size is unsupported, or the memory is empty.
+    /// Fails if the list is shorter than its stated length, the page size is unsupported, or the UMEM is empty.
     pub fn new(create: &CreateUmem, list: Pages<'_>) -> Result<Self, Rejection> {
         let short = || Check::UmemList.rejects(create.count);
         let count = usize::try_from(create.count).ok().filter(|count| *count <= list.len());
@@ -54,7 +54,7 @@ impl Umem {
         self.pages.len()
     }
 
-    /// Returns the part of the memory with this offset and length, or `None` if it extends past the end of the memory.
+    /// Returns the `len` bytes at `offset`, or `None` if they extend past the end of the UMEM.
     pub fn part(&self, offset: u64, len: u64) -> Option<Part<'_>> {
         offset.checked_add(len).filter(|end| *end <= self.len)?;
         let first = self.start + offset;
@@ -66,7 +66,7 @@ impl Umem {
         Some(Part { pages: self.pages.get(page..end)?, page_shift, start })
     }
 
-    /// Returns the address of a doorbell record, or `None` if the record is misaligned or not in the memory.
+    /// Returns the address of a doorbell record, or `None` if it is misaligned or outside the UMEM.
     fn record(&self, offset: u64) -> Option<Iova> {
         let part = self.part(offset, RECORD_LEN as u64)?;
         if !part.start.is_multiple_of(RECORD_LEN as u64) {
@@ -76,8 +76,7 @@ impl Umem {
     }
 }
 
-/// The user memories that hold a queue and its doorbell record. A field is `None` if the kernel specified an address
-/// instead.
+/// The UMEMs that hold a queue and its doorbell record. A field is `None` if the kernel specified an address instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Umems {
     pub queue: Option<UmemPlace>,
@@ -89,8 +88,8 @@ impl Umems {
         [self.queue, self.record].into_iter().flatten().map(|place| Object::Umem(place.umem.get())).collect()
     }
 
-    /// Returns the doorbell record address that software specified, which is an offset if the record is in a user
-    /// memory. User programs must not learn DMA addresses.
+    /// Returns the doorbell record address that software specified, which is an offset if the record is in a UMEM. User
+    /// programs must never see DMA addresses.
     pub fn specified(&self, record: Iova) -> Iova {
         self.record.map_or(record, |place| Iova::new(place.offset))
     }
@@ -98,15 +97,15 @@ impl Umems {
 
 impl Resources {
     /// # Errors
-    /// Fails if the user memory does not exist.
+    /// Fails if the UMEM does not exist.
     pub fn umem(&self, umem: UmemId) -> Result<&Umem, Rejection> {
         self.umems.get(umem.get()).ok_or_else(|| Check::Umem.rejects(umem.get()))
     }
 
-    /// Replaces the offset of a doorbell record in a user memory with the record's address.
+    /// Replaces a doorbell record's offset in a UMEM with its address.
     ///
     /// # Errors
-    /// Fails if the record is not in the user memory.
+    /// Fails if the UMEM does not exist, or the record is misaligned or outside it.
     pub fn resolve_record(&self, umems: &Umems, record: &mut Iova) -> Result<(), Rejection> {
         if let Some(place) = umems.record {
             let outside = || Check::UmemRecord.rejects(place.offset);
@@ -115,10 +114,10 @@ impl Resources {
         Ok(())
     }
 
-    /// Like [`Resources::buffer`], but the queue may be in a user memory.
+    /// Like [`Resources::buffer`], but the queue may be in a UMEM.
     ///
     /// # Errors
-    /// Also fails if the queue is not in the user memory.
+    /// Also fails if the UMEM does not exist, or the queue is outside it.
     pub fn buffer_in(
         &mut self,
         umems: &Umems,
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn record_must_be_aligned_and_inside_user_memory() {
+    fn record_must_be_aligned_and_inside_umem() {
         let umem = umem(0, 0x10, &[0x2000, 0x8000]).unwrap();
         assert_eq!(umem.record(0x18), Some(Iova::new(0x2028)));
         assert_eq!(umem.record(0x1fe8), Some(Iova::new(0x8ff8)));
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_invalid_user_memories() {
+    fn rejects_invalid_umems() {
         assert_eq!(umem(0, 0, &[]).unwrap_err(), Check::UmemPages.rejects(0_u8));
         assert_eq!(umem(0, 0x1000, &[0, 0]).unwrap_err(), Check::UmemPages.rejects(0x1000_u32));
         let create = CreateUmem { count: 2, ..CreateUmem::default() };

@@ -1,7 +1,7 @@
 //! Work requests that change memory keys: registration, invalidation and memory window binding.
 //!
-//! The engine determines when a UMR executes. The device reads the WQE again at that time, so software must not change
-//! the WQE before the request completes.
+//! The engine determines when a UMR executes. The device then reads the WQE again, which software must not change
+//! before the request completes.
 //!
 //! # Spec
 //! mlx5 interface, section 13.3.
@@ -25,7 +25,7 @@ impl Resources {
     /// Executes the UMR identified by a token.
     ///
     /// # Errors
-    /// Fails if a check fails. The key is then unchanged.
+    /// Fails if a check does. The key is then unchanged.
     pub fn run_umr(
         &mut self,
         dma: &GuestMemory,
@@ -58,7 +58,7 @@ impl Resources {
             list,
             // Only the kernel has a UMR QP. It uses this QP to move keys between protection domains.
             any_pd: service == Service::Umr,
-            // The kernel permits fast registration only to its own QPs.
+            // The kernel permits fast registration only on its own QPs.
             maps_pages: service == Service::Umr || qp.context.fast_registration,
         };
         let Self { mkeys, budget, uses, .. } = self;

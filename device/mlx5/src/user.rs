@@ -1,7 +1,7 @@
 //! DevX user contexts and the objects that they own.
 //!
-//! The kernel forwards commands from a user program unchecked, with the number of the program's user context. The
-//! device must therefore keep the objects of different user contexts apart.
+//! The kernel forwards a user program's commands unchecked, with the number of its user context. The device must
+//! therefore keep the objects of different user contexts apart.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.
@@ -19,7 +19,7 @@ use super::uses::Object;
 #[derive(Debug)]
 pub struct Users {
     contexts: Numbered<UserRights>,
-    /// Owners of all objects that do not belong to the kernel.
+    /// Owners of all objects except the kernel's.
     ///
     /// Bound: at most one entry per object.
     owners: BTreeMap<Object, User>,
@@ -39,7 +39,7 @@ impl Users {
         self.contexts.insert(rights).and_then(|number| u16::try_from(number).ok()).map(UserId::new)
     }
 
-    /// Removes a user context. The kernel takes ownership of the context's remaining objects.
+    /// Removes a user context. The kernel takes ownership of its remaining objects.
     pub fn remove(&mut self, user: UserId) {
         self.contexts.remove(user.get().into());
         let Self { owners, owned, .. } = self;
@@ -70,7 +70,7 @@ impl Users {
         self.owner(object) == User::Context(user)
     }
 
-    /// Returns whether objects of a user context may refer to an object.
+    /// Returns whether a user context's objects may refer to an object.
     pub fn may_refer(&self, user: UserId, object: Object) -> bool {
         self.may_change(user, object) || self.owner(object) == User::Shared
     }
@@ -83,7 +83,7 @@ impl Users {
         self.owned.pass(object, old.unwrap_or(User::Kernel), owner);
     }
 
-    /// Returns how many objects of one kind a user context owns, and how many all user contexts own together.
+    /// Returns the number of objects of one kind that a user context owns, and that all user contexts own together.
     pub fn owned(&self, user: UserId, kind: Scarce) -> [usize; 2] {
         [self.owned.by(user, kind), self.owned.total(kind)]
     }

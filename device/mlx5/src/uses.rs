@@ -1,5 +1,5 @@
-//! Reference counts for objects. The device rejects commands that would destroy an object in use, since a queue could
-//! otherwise silently lose its events or its memory.
+//! Reference counts for objects. The device rejects commands that would destroy an object in use. Otherwise, a queue
+//! could silently lose its events or its memory.
 //!
 //! # Spec
 //! mlx5 interface, section 4.3.
@@ -24,7 +24,7 @@ pub enum Object {
     Rq(u32),
 
     Umem(u32),
-    // References to objects of the kinds below are not counted. These kinds are listed because they can have owners.
+    // References to the kinds below are not counted. They are listed because they can have owners.
     Qp(u32),
     Sq(u32),
     Mkey(u32),

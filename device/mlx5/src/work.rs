@@ -19,9 +19,9 @@ use super::address::Resolver;
 use super::recv_queue::sge;
 use super::send_queue::FetchedWqe;
 
-/// Converts a send WQE to an engine request, or refuses it if it is malformed.
+/// Converts a send WQE to an engine request, or rejects it if it is malformed.
 ///
-/// Returns a [`Fetch`] rather than a `Result`, because converting one to the other would copy the request.
+/// Returns a [`Fetch`] rather than a `Result`: converting one to the other would copy the request.
 pub fn request(
     taken: &FetchedWqe<'_>,
     service: Service,
@@ -54,8 +54,7 @@ pub fn request(
             SendOp::FetchAdd { remote: remote(at), add: operands.swap_or_add }
         }
         (Operation::Umr(umr), _) => SendOp::Local(LocalOp {
-            // If the UMR requires the key to be free, no earlier request can be using the key, so the UMR need not
-            // wait.
+            // A UMR that requires the key to be free need not wait, as no earlier request can be using the key.
             wait_for_older: !umr.control.check_free,
             token: token(taken.tag.index()),
         }),
@@ -84,7 +83,7 @@ fn malformed(taken: &FetchedWqe<'_>) -> Status {
     }
 }
 
-/// Returns the token of a UMR: the index of the first block of its WQE. The device reads the WQE again when the UMR
+/// Returns the token of a UMR: the index of the first block of its WQE. The device reads it again when the UMR
 /// executes.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
@@ -95,8 +94,8 @@ pub fn index_of(token: &LocalToken) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-/// Returns the fence of a request. A small fence, which waits for earlier UMRs, needs no action, because the engine
-/// always executes UMRs in order and before later requests.
+/// Returns the fence of a request. A small fence waits for earlier UMRs. It does not need any action: the engine always
+/// executes UMRs in order and before later requests.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,
@@ -105,8 +104,8 @@ const fn fence(control: &ControlSegment) -> Fence {
     }
 }
 
-/// Converts the data of a WQE. A WQE may mix inline data and data segments: UCX, for example, puts its headers inline
-/// and its data in a segment.
+/// Converts a WQE's data, which may mix inline data and data segments. UCX, for example, puts its headers inline and
+/// its data in a segment.
 fn payload(data: &[DataItem<'_>]) -> Payload {
     let mut sges = SgeList::new();
     let mut inline: SmallVec<[u8; 64]> = SmallVec::new();

@@ -12,7 +12,7 @@ pub struct Counters {
     pub taken: u16,
 }
 
-/// Error for a doorbell record that announces more units than the queue has.
+/// Error for a doorbell record that covers more units than the queue has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
@@ -22,7 +22,7 @@ pub enum Advance {
     More,
     /// The record contains the same counter as before, or an implausible counter that has already been reported.
     Nothing,
-    /// The counter is ignored, because it announces more units than the queue has.
+    /// The counter is ignored: it covers more units than the queue has.
     TooMany,
 }
 
@@ -40,7 +40,7 @@ impl Counters {
     /// Updates the producer counter to `posted`, the value in the doorbell record. The queue has `capacity` units.
     ///
     /// # Errors
-    /// Fails if more than `capacity` units would be waiting. In that case, the counter keeps its old value.
+    /// Fails, and keeps the old counter, if more than `capacity` units would be waiting.
     pub const fn learn(&mut self, posted: u16, capacity: u32) -> Result<(), TooMany> {
         if posted.wrapping_sub(self.taken) as u32 > capacity {
             return Err(TooMany);

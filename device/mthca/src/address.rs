@@ -1,4 +1,4 @@
-//! Resolves the addresses in paths, address vectors and software-built headers.
+//! Address resolution for paths, address vectors and software-built headers.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 6.8 and 8.3.

@@ -1,7 +1,7 @@
 //! Command execution. Writing the last HCR word starts a command.
 //!
 //! Checks common to all commands are in [`Command::decode`]; each command family has its own file. A rejected command
-//! has no effect, unless it is rejected because its outbox cannot be written.
+//! has no effect, unless the cause is an inaccessible outbox.
 //!
 //! # Spec
 //! mthca interface, section 3.
@@ -76,8 +76,8 @@ fn dispatch(
         Op::QueryFw => Ok(hca::query_fw(cx)),
         Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
         Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
-        // These commands have no effect. The device runs no firmware, and does not use the memory that MAP_FA and
-        // MAP_ICM_AUX provide.
+        // These commands have no effect. The device does not run firmware or use the memory that MAP_FA and MAP_ICM_AUX
+        // provide.
         Op::UnmapFa | Op::RunFw | Op::UnmapIcmAux | Op::Nop => Ok(Answer::Nothing),
         Op::QueryDevLim => Ok(hca::query_dev_lim(setup)),
         Op::QueryAdapter => Ok(hca::query_adapter(setup)),
@@ -97,7 +97,7 @@ fn dispatch(
     }
 }
 
-/// A command that requires INIT_HCA, with everything the command may access.
+/// A command that requires INIT_HCA, with everything that it may access.
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     setup: &'a Setup,

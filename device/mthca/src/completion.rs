@@ -60,7 +60,7 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
 }
 
 impl Resources {
-    /// Copies the current state and PSNs of a QP from the engine to its context.
+    /// Copies a QP's current state and PSNs from the engine to its context.
     pub fn observe(&mut self, engine: &Engine, qpn: Qpn) {
         let index = self.qp_index(qpn);
         if let Some(qp) = self.qps.get_mut(index)
@@ -123,7 +123,7 @@ impl Resources {
                 self.report_srq(cx, srqn);
                 return;
             }
-            // These events do not occur, because this interface has no XRC.
+            // These events do not occur: this interface has no XRC.
             AsyncEvent::InvalidXrceth(_)
             | AsyncEvent::XrcDomainViolation(_)
             | AsyncEvent::XrcSrqCatastrophic(_) => return,
@@ -140,8 +140,8 @@ impl Resources {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
-        // The list of changed QPs is not needed, because contexts are not written back. The device updates a context
-        // from the engine when software queries it.
+        // The list of changed QPs is not needed. Contexts are not written back, but updated from the engine when
+        // software queries them.
         while cx.engine.poll_dirty().is_some() {}
         self.poll_rounds(cx)
     }
@@ -151,7 +151,8 @@ impl Resources {
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));
     }
 
-    /// Reports an SRQ that cannot be read. Every QP that uses the SRQ detects the fault, but it is reported only once.
+    /// Reports an SRQ that cannot be read. Every QP that uses it detects the fault, but only the first detection is
+    /// reported.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));
@@ -169,7 +170,7 @@ impl Resources {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
-        // This cannot fail, because every QP in the table exists in the engine.
+        // Cannot fail: every QP in the table exists in the engine.
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 }

@@ -14,7 +14,7 @@ use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
-/// A completion queue. Its entries have no phase bit, so the consumer index is read from a doorbell record.
+/// A completion queue. Its entries have no phase bit; the consumer index comes from a doorbell record.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
@@ -63,8 +63,8 @@ impl CompletionQueue {
         (self.page, self.consumer_record)
     }
 
-    /// Returns the index of the doorbell record that holds the arm state. The record is used only if doorbells are
-    /// mapped, because the device may then miss arm doorbells.
+    /// Returns the index of the doorbell record that holds the arm state. The record is used only with mapped
+    /// doorbells, when the device may miss arm doorbells.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
@@ -77,12 +77,12 @@ impl CompletionQueue {
         self.notifier.eqn()
     }
 
-    /// Returns whether an entry was lost. If so, the queue accepts no more entries.
+    /// Returns whether an entry was lost. If so, the queue does not accept any more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }
 
-    /// Switches to another buffer and keeps the producer index, because software moves unread entries to the same
+    /// Switches to another buffer. The producer index does not change: software moves unread entries to the same
     /// positions in the new buffer. `record` is the current consumer index.
     ///
     /// # Errors
@@ -104,9 +104,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns the arm request in the doorbell record, or `None` if the request has not changed since the last call.
-    /// Section 5.3: software increments the sequence number for every event that it receives. An unchanged record
-    /// therefore means that software has not received the last event yet.
+    /// Returns the arm request in the doorbell record, or `None` if it has not changed since the last call. Section
+    /// 5.3: software increments the sequence number for every event that it receives. An unchanged record therefore
+    /// means that software has not received the last event yet.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;

@@ -40,8 +40,8 @@ use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
 use super::{trace, uar};
 
-/// First dword of the catastrophic error buffer. Section 2.6: the dword must not be 0. Its top byte is the error type,
-/// which is 0 for an internal error.
+/// First dword of the catastrophic error buffer. Section 2.6: it must not be 0. Its top byte is the error type, which
+/// is 0 for an internal error.
 const INTERNAL_ERROR: u32 = 1;
 
 /// Counters specific to this interface.
@@ -60,7 +60,7 @@ pub struct Mthca {
     strict: Strict,
     counters: Counters,
     failed: bool,
-    /// Whether the UAR pages are mapped into the guest, in which case the device may miss doorbells.
+    /// Whether the UAR pages are mapped into the guest. If so, the device may miss doorbells.
     mapped: bool,
 }
 
@@ -143,8 +143,8 @@ impl Mthca {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             reported_status: |status| status,
-            // Even in normal operation, the driver issues commands that address device-local memory, which this device
-            // does not have, and sends MADs that get no response. The device rejects both.
+            // Even in normal operation, the driver issues commands for device-local memory, which this device does not
+            // have, and sends MADs that do not get a response. The device rejects both.
             expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;
@@ -229,7 +229,7 @@ impl Frontend for Mthca {
         cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
-            // Doorbells are write-only, so they read as 0.
+            // Doorbells are write-only and read as 0.
             _ => data.fill(0),
         }
     }

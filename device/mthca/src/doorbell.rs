@@ -57,8 +57,8 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2, either of a whole doorbell or of one half. Returns `None` for a first half. A UAR page
-    /// is 2^`log_uar_page` times 4 KiB long. Only its first 4 KiB contain registers.
+    /// Handles a store to BAR2 of a whole doorbell or one half. Returns `None` for a first half. A UAR page is
+    /// 2^`log_uar_page` times 4 KiB long. Its registers are in the first 4 KiB.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.
@@ -85,7 +85,7 @@ impl Doorbells {
 
 impl Resources {
     /// Handles a doorbell. Section 5.1: a doorbell for an unknown object, or for an object on another UAR page, is
-    /// ignored, since the error cannot be reported to software.
+    /// ignored. There is no way to report the error to software.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
         let handled = match &doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),

@@ -18,9 +18,9 @@ const TYPES: usize = 64;
 /// The valid event queues of a device.
 #[derive(Debug)]
 pub struct EventQueues {
-    /// At most 2^6 EQs, because INIT_HCA rejects more.
+    /// At most 2^6 EQs: INIT_HCA rejects more.
     queues: BTreeMap<u32, EventQueue>,
-    /// The EQ that each event type is mapped to, if that EQ is valid.
+    /// The EQ that each event type is mapped to, if it is valid.
     takers: [Option<Eqn>; TYPES],
 }
 
@@ -72,7 +72,7 @@ impl EventQueues {
         }
     }
 
-    /// Returns the queue that events of this type are mapped to.
+    /// Returns the queue that the event's type is mapped to.
     pub fn taker(&self, event: &Eqe) -> Option<Eqn> {
         self.takers.get(usize::from(event.event_type())).copied().flatten()
     }
@@ -116,7 +116,7 @@ impl EventQueue {
         self.interrupt
     }
 
-    /// Returns whether events have been lost but the overflow event has not been written yet.
+    /// Returns whether the overflow event for lost events is still pending.
     pub fn overflowed(&self) -> bool {
         self.events.overflowed()
     }
@@ -125,8 +125,8 @@ impl EventQueue {
         self.events.ring.set_consumer(consumer);
     }
 
-    /// Arms the queue for the next event. Section 7.8: if there are unread entries, returns the interrupt, which is
-    /// raised immediately.
+    /// Arms the queue for the next event. Section 7.8: if there are unread entries, returns the interrupt to raise
+    /// immediately.
     #[must_use]
     pub fn arm(&mut self) -> Option<Interrupt> {
         self.armed = self.events.ring.unread() == 0;

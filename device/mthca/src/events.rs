@@ -1,4 +1,4 @@
-//! Events and the interrupts that they raise.
+//! Events, and the interrupts they raise.
 //!
 //! # Spec
 //! mthca interface, sections 7.7 and 7.8.
@@ -64,8 +64,8 @@ impl Resources {
     }
 }
 
-/// Raises an interrupt. The function has no INTx, which is optional (section 1.7), so a driver that falls back to INTx
-/// receives no interrupts.
+/// Raises an interrupt. The function has no INTx, which is optional (section 1.7). A driver that falls back to INTx
+/// does not receive interrupts.
 fn interrupt_by(cx: &mut Context<'_>, interrupt: Interrupt) {
     match interrupt {
         Interrupt::MsiX(vector) => cx.interrupt(vector),

@@ -1,7 +1,7 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software maintains the chains. It may leave a copy of an entry in a slot that no longer belongs to any chain, so
-//! members can only be found by walking the chain.
+//! Software maintains the chains, and may leave a copy of an entry in a slot that no longer belongs to any chain. Only
+//! walking a chain finds its members.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
@@ -12,13 +12,13 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Maximum number of entries visited for one packet. The limit is necessary because software can link a chain to
-/// itself. Hash collisions among 2^12 groups are unlikely to produce a chain anywhere near this long.
+/// Maximum number of entries visited for one packet. It is needed because software can link a chain to itself. Hash
+/// collisions among 2^12 groups are unlikely to produce chains anywhere near this long.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
 ///
-/// The entries occupy at most 16 MiB, because INIT_HCA rejects more than 2^16 entries.
+/// At most 2^16 entries, which occupy 16 MiB. INIT_HCA rejects more.
 #[derive(Debug, Default)]
 pub struct Groups(BTreeMap<u32, Box<Mgm>>);
 
@@ -59,8 +59,8 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group in the same bucket. Its GID consists of the words of [`GID`] in a different order, so the hash,
-    /// which is the XOR of the words, is the same.
+    /// Another group in the same bucket. Its GID has the words of [`GID`] in a different order, and therefore the same
+    /// hash, which is the XOR of the words.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 

@@ -14,7 +14,7 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 
 impl Resources {
-    /// Returns whether a receive request is posted for a QP. Always true for a QP with an SRQ.
+    /// Returns whether a QP has a posted receive request. Always true for a QP with an SRQ.
     pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(layout.qpc.index(qpn.get())) else { return false };

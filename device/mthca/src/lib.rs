@@ -3,7 +3,7 @@
 //! [`Mthca`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the device's
 //! [`resources`]. A doorbell ([`doorbell`]) notifies the engine, which fetches work requests and accesses memory
 //! through [`host`]. The engine's completions and events become entries in completion and event queues ([`completion`],
-//! [`events`]). Each decision is reported as an event (`observed`) to counters, strict mode and the trace
+//! [`events`]). The device reports its decisions as events (`observed`) to the counters, strict mode and the trace
 //! (`observers`).
 //!
 //! # Spec

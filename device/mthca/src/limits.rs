@@ -1,8 +1,8 @@
 //! The configured limits that QUERY_DEV_LIM advertises.
 //!
-//! The driver does not use all of these limits: its module parameters determine the sizes of the QP, CQ and MPT tables.
-//! The device accepts table sizes up to the bounds of INIT_HCA (section 12, T17), but checks the lengths of CQs and
-//! SRQs against the advertised limits.
+//! The driver does not use all of these limits: its module parameters determine the QP, CQ and MPT table sizes. The
+//! device accepts table sizes up to the bounds of INIT_HCA (section 12, T17), but checks CQ and SRQ lengths against the
+//! advertised limits.
 //!
 //! # Spec
 //! mthca interface, section 3.4.

@@ -9,7 +9,7 @@ use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-/// Maximum number of pages in one region. The total for all regions has the same limit.
+/// Maximum number of pages in one region, and in all regions together.
 const MAX_PAGES: u64 = 1 << 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
         (Translation::Contiguous { bus: Iova::new(mpt.start.get()) }, None)
     } else {
         let entries = entries(mpt)?;
-        // MPT entries have only valid page sizes, so the fallback is never used.
+        // The fallback is never used: MPT entries have only valid page sizes.
         let page_shift = PageShift::new(mpt.page_shift).unwrap_or(PageShift::MIN);
         (Translation::paged(page_shift, entries.first, mpt.start), Some(entries))
     };

@@ -27,7 +27,7 @@ pub(super) enum Observed<'a> {
         doorbell: &'a SendDoorbell,
         memory: DeviceMemory<'a>,
     },
-    /// The record of a send queue has advanced while doorbells are mapped. There is no doorbell to check.
+    /// A send queue's record has advanced while doorbells are mapped. There is no doorbell to check.
     SendRecord { qp: &'a QueuePair, record: Record },
     /// An arm doorbell arrived but has not been processed yet. `cq` is the CQ named by the doorbell.
     ArmDoorbell {
@@ -37,7 +37,7 @@ pub(super) enum Observed<'a> {
         arm: &'a ArmCq,
         memory: DeviceMemory<'a>,
     },
-    /// The arm record of a CQ has changed while doorbells are mapped.
+    /// A CQ's arm record has changed while doorbells are mapped.
     ArmRecord { cq: &'a mut CompletionQueue, eqs: &'a EventQueues, arm: &'a ArmCq },
     /// The device is about to fetch the next WQE from a send queue, if one is posted.
     SendQueue { qp: &'a QueuePair, memory: DeviceMemory<'a> },

@@ -41,7 +41,7 @@ pub struct QueuePair {
     /// Receive queue; unused if the QP has an SRQ.
     pub recv: RecvQueue,
     pub counters: QpCounters,
-    /// Producer counter from the latest doorbell, modulo 2^16, whether or not that doorbell was accepted.
+    /// Producer counter from the latest doorbell, accepted or not, modulo 2^16.
     pub announced: u16,
 }
 
@@ -104,7 +104,7 @@ impl QueuePair {
         }
         let mut ud = None;
         if let Operation::Datagram { to, .. } = &wqe.operation {
-            // Section 6.8: the address vector must be in the QP's protection domain.
+            // Section 6.8: the address vector must be in the QP's PD.
             if to.vector.pd != self.qpc.pd {
                 return Err(Status::LocalQpOperation);
             }
@@ -167,8 +167,8 @@ impl QueuePair {
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. The MTU of UD
-            // QPs is always 2048 (section 12, T46).
+            // Only UD QPs can have an invalid MTU code: RC and UC QPs cannot enter RTR with one. The MTU of UD QPs is
+            // always 2048 (section 12, T46).
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
@@ -201,7 +201,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the engine's modification for a transition. The context must already reflect the transition.
+    /// Returns the engine's modification for a transition, which the context must already reflect.
     pub fn modification(
         &self,
         transition: Transition,
@@ -269,7 +269,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Returns the timeout for an ACK timeout code. Code 0 means an infinite timeout, which is returned as `None`.
+/// Returns the timeout for an ACK timeout code. Returns `None` for code 0, an infinite timeout.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

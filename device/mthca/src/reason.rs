@@ -2,7 +2,7 @@
 
 use card::telemetry::reason::IgnoreReason;
 
-/// The device had already found the request in guest memory and executed it.
+/// The request has already been found in guest memory and executed.
 pub const ALREADY_TAKEN: IgnoreReason = IgnoreReason::expected("already_taken");
 
 pub const ALL: &[IgnoreReason] = &[ALREADY_TAKEN];

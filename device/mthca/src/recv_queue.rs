@@ -1,7 +1,7 @@
 //! The receive queue of a QP: a ring of slots.
 //!
 //! Receives have no doorbell. Instead, the device reads the producer counter from the doorbell record whenever it has
-//! fetched all requests announced so far.
+//! fetched all known requests.
 //!
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.

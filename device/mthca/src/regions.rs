@@ -45,7 +45,7 @@ impl Regions {
     /// # Errors
     /// - BAD_RES_STATE if the entry is already valid.
     /// - BAD_PARAM if the region's MTT entries are not in mapped ICM.
-    /// - EXCEED_LIM if there would be more regions or pages than the device supports.
+    /// - EXCEED_LIM if the device does not support that many regions or pages.
     pub fn validate(&mut self, dma: &GuestMemory, mpt: &Mpt) -> Result<(), CmdError> {
         let index = self.keys.index(mpt.key);
         if self.keys.get(index).is_some() {
@@ -79,14 +79,14 @@ impl Regions {
         self.keys.remove(index).ok_or(not_valid)
     }
 
-    /// Reads a doorbell record. Returns `None` if the record is not accessible.
+    /// Reads a doorbell record. Returns `None` if it is not accessible.
     pub fn whole_record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<Record> {
         let mut record = [0; RECORD_LEN];
         self.icm.read(dma, layout.record(page, index), &mut record).ok()?;
         Some(Record::parse(record))
     }
 
-    /// Reads the counter in the first half of a doorbell record. Returns `None` if the record is not accessible.
+    /// Reads the counter in the first half of a doorbell record. Returns `None` if it is not accessible.
     pub fn record(&self, layout: &InitHca, dma: &GuestMemory, page: u32, index: u32) -> Option<u32> {
         let mut counter = [0; 4];
         self.icm.read(dma, layout.record(page, index), &mut counter).ok()?;
@@ -127,7 +127,7 @@ impl Regions {
     }
 }
 
-/// Guest memory as accessed by the device's queues.
+/// Guest memory, as the device's queues access it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory<'a> {
     pub layout: &'a InitHca,
@@ -140,12 +140,12 @@ impl<'a> DeviceMemory<'a> {
         self.regions.access(self.dma)
     }
 
-    /// Reads a doorbell record. Returns `None` if the record is not accessible.
+    /// Reads a doorbell record. Returns `None` if it is not accessible.
     pub fn whole_record(self, page: u32, index: u32) -> Option<Record> {
         self.regions.whole_record(self.layout, self.dma, page, index)
     }
 
-    /// Reads the counter in a doorbell record. Returns `None` if the record is not accessible.
+    /// Reads the counter in a doorbell record. Returns `None` if it is not accessible.
     pub fn record(self, page: u32, index: u32) -> Option<u32> {
         self.regions.record(self.layout, self.dma, page, index)
     }

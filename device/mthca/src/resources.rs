@@ -1,11 +1,11 @@
 //! Objects of an initialised device: keys, translations, queues and QPs. INIT_HCA creates them and CLOSE_HCA removes
 //! them.
 //!
-//! Contexts are kept here rather than in ICM. From the memory that software maps, the device reads only page table
-//! entries and doorbell records (section 4.1).
+//! Contexts are kept here rather than in ICM. The device reads only page table entries and doorbell records from the
+//! memory that software maps (section 4.1).
 //!
-//! The table bounds the memory that a hostile guest can make these objects occupy. The engine documents its own memory
-//! use.
+//! The table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is not
+//! included; see its limits.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -84,7 +84,7 @@ impl DeviceState {
         }
     }
 
-    /// Returns log2 of the size of a UAR page in units of 4 KiB, as set by INIT_HCA.
+    /// Returns log2 of the UAR page size in units of 4 KiB, as set by INIT_HCA.
     pub fn log_uar_page(&self) -> u8 {
         self.resources().map_or(0, |resources| resources.layout.log_uar_page)
     }
@@ -136,8 +136,7 @@ pub struct Resources {
     /// Valid SRQs, by index.
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
     pub uar: UarQueues,
-    /// SRQs that have fallen below their limit in this turn of the event loop. They are reported at the end of the
-    /// turn.
+    /// SRQs that have fallen below their limit in this turn of the event loop, reported at its end.
     pub low_srqs: Vec<Srqn>,
     pub groups: Groups,
 }

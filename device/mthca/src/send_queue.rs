@@ -1,9 +1,8 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size or fence bit. When software posts a WQE, it stores these fields and the
-//! WQE's address in the preceding slot, as a link to the WQE. A doorbell repeats the link to the first WQE that it
-//! announces. Each WQE is read from guest memory only once, together with the link to the next WQE if that WQE has
-//! already been posted.
+//! A WQE does not contain its own opcode, size or fence bit. When software posts a WQE, it stores them and the WQE's
+//! address in the preceding slot, as a link to the WQE. A doorbell repeats the link to the first WQE that it posts.
+//! Each WQE is read from guest memory only once, together with the link to the next if that has already been posted.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
@@ -18,7 +17,7 @@ use thiserror::Error;
 
 use super::work_queue::{Advance, Counters, WorkQueue};
 
-/// Error for a doorbell that announces more requests than the queue has slots.
+/// Error for a doorbell that covers more requests than the queue has slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("too many posted requests for a send queue with {0} slots")]
 pub struct SqOverflowError(u16);
@@ -75,13 +74,13 @@ impl SendQueue {
         self.queue.slot_len()
     }
 
-    /// Returns the offset of the slot with this free-running index.
+    /// Returns the offset of the slot with free-running index `count`.
     pub fn offset(&self, count: u16) -> u32 {
         self.queue.offset(count)
     }
 
-    /// Returns the offset of the next WQE and the link to it, without consuming the WQE. Returns `None` if no WQE is
-    /// pending or the link cannot be read.
+    /// Returns the offset of the next WQE and the link to it, without consuming it. Returns `None` if no WQE is pending
+    /// or the link cannot be read.
     pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
         let count = self.counters.taken;
         let link = || self.next.or_else(|| self.read_link(count, mem).ok());
@@ -97,19 +96,19 @@ impl SendQueue {
     }
 
     /// Handles a doorbell, together with the current contents of the doorbell record. Returns whether either of them
-    /// announces new requests. Section 5.2: stores to UAR pages are posted, so the record is often ahead of the
-    /// doorbell.
+    /// makes new requests visible. Section 5.2: the record is often ahead of the doorbell, as stores to UAR pages are
+    /// posted.
     ///
     /// # Errors
-    /// Fails if the doorbell announces more requests than the queue has slots, unless the record announces new
-    /// requests.
+    /// Fails if the doorbell covers more requests than the queue has slots, unless the record makes new requests
+    /// visible.
     pub fn accept_doorbell(
         &mut self,
         doorbell: &SendDoorbell,
         record: Option<u32>,
     ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
-        // Section 5.2: the doorbell describes the first WQE that it announces. Each later WQE is described in the slot
+        // Section 5.2: the doorbell describes the first WQE that it posts. Each later WQE is described in the slot
         // before it.
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;

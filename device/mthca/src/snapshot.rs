@@ -1,4 +1,4 @@
-//! Snapshots of the device's objects for operators.
+//! Snapshots of the device's objects, for operators.
 
 use card::frontend::snapshot::{CqRow, EqRow, IcmRow, IcmTable, MrRow, QpRow};
 use card::net::address::Addresses;

@@ -68,8 +68,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to all requests posted so far, so the record is read again before concluding that too few
-        // are left.
+        // The limit applies to all requests posted so far. Read the record again before concluding that too few are
+        // left.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -84,14 +84,14 @@ impl SharedReceiveQueue {
         request(offset, &slot)
     }
 
-    /// Sets the limit. A single event is raised when fewer requests than the limit are pending. A limit of 0 disables
+    /// Sets the limit. An event is raised once, when fewer requests than the limit are pending. A limit of 0 disables
     /// the event.
     pub fn arm(&mut self, limit: u16) {
         self.context.limit = limit;
     }
 
-    /// Returns whether the number of pending requests is below the limit. If so, disarms the limit, so that the event
-    /// is raised only once.
+    /// Returns whether the number of pending requests is below the limit. If so, disarms the limit to raise the event
+    /// only once.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {

@@ -1,11 +1,10 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before it executes, while the objects that it
-//! removes still exist. Findings are reported only for commands that succeed, since a rejected command already returns
-//! an error status.
+//! Checks do not change the device's behaviour. A command is checked before it executes, while the objects that it
+//! removes still exist. Findings are reported only if it succeeds: a rejected command already returns an error status.
 //!
-//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only a value that is
-//! older than the doorbell counts as a violation.
+//! Section 5.2: memory may be newer than the doorbell being checked, as stores to BARs are posted. Only a value older
+//! than the doorbell is a violation.
 //!
 //! # Spec
 //! mthca interface; [`rules`] cites the sections.
@@ -37,7 +36,7 @@ pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
-    /// UAR page and register whose doorbell has been only half written.
+    /// UAR page and register with a half-written doorbell.
     half: Option<(u64, UarRegister)>,
     bring_up: BringUp,
 }

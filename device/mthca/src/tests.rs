@@ -1,5 +1,5 @@
-//! Tests that run a driver against a whole device, without QEMU. The driver acts like `ib_mthca` and uses values
-//! observed on a running kernel (sections 13.3 and 14).
+//! Tests a whole device with a driver, without QEMU. The driver acts like `ib_mthca` and uses values observed on a
+//! running kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;
@@ -68,7 +68,7 @@ fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
 
-/// Creates a driver for a powered-on device, with MSI-X enabled and eventfds for three vectors.
+/// Creates a driver for a powered-on device. MSI-X is enabled, and three vectors have eventfds.
 fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }

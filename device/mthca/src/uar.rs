@@ -1,11 +1,10 @@
 //! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
 //! Software first updates a doorbell record in memory, and then stores a doorbell with the same contents. In a mapped
-//! page, that store just writes a word in memory. The device finds the word later, or not at all if the doorbell of
-//! another queue has overwritten it. A 32-bit guest stores the word in two halves, and the device may find only one of
-//! them. A word therefore only shows that its page has been used. The device first polls the doorbell record of the
-//! queue that the word names. It then polls the records of all queues on the page in a polling round. The rest of the
-//! word is ignored.
+//! page, that store just writes a word in memory. The device finds it later, or not at all if another queue's doorbell
+//! has overwritten it. From a 32-bit guest, which stores the word in two halves, the device may find only one. A word
+//! therefore shows only that its page has been used. The device first polls the doorbell record of the queue that the
+//! word names, then those of all queues on the page, in a polling round. The rest of the word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -28,7 +27,7 @@ type UarSlot = (u32, UarRegister);
 
 pub type UarQueues = PollRounds<UarSlot>;
 
-/// Appends the BAR2 offset of each doorbell register that has queues. BAR2 has `pages` pages of 4 KiB. A UAR page
+/// Appends the BAR2 offset of each doorbell register with queues. BAR2 has `pages` pages of 4 KiB, and a UAR page
 /// consists of 2^`log_uar_page` of them.
 pub fn words(queues: &UarQueues, log_uar_page: u8, pages: u32, words: &mut Vec<u64>) {
     let page_len = UAR_PAGE << log_uar_page;
@@ -60,7 +59,7 @@ impl Resources {
         }
     }
 
-    /// Continues the active rounds. Returns whether a round was active. If so, another turn is needed.
+    /// Continues the active rounds. Returns true if a round was active and another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.uar.is_active() {
             return false;
@@ -83,8 +82,8 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
-        // counter of an earlier QP.
+        // Software posts nothing before RTS. Until then, the record is ignored: it may still contain an earlier QP's
+        // counter.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);

@@ -32,8 +32,8 @@ impl WorkQueue {
         1 << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Returns the offset of the slot with this free-running index. The guest chooses the base, so the sum may wrap.
-    /// This is harmless, because a wrapped offset is either outside the region or refers to other memory of the same
+    /// Returns the offset of the slot with free-running index `count`. The guest chooses the base, and the sum may
+    /// wrap. This is harmless: a wrapped offset is either outside the region or refers to other memory of the same
     /// guest.
     pub fn offset(&self, count: u16) -> u32 {
         let slot = u32::from(count & (self.slots() - 1));
@@ -60,9 +60,9 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
     More,
-    /// The counter is unchanged or stale, so no new requests are posted.
+    /// The counter is unchanged or stale; there are no new requests.
     Nothing,
-    /// The counter is ignored, because it announces more requests than the queue has slots.
+    /// The counter is ignored: it covers more requests than the queue has slots.
     TooMany,
 }
 
@@ -71,14 +71,14 @@ impl Counters {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or unreadable
-    /// changes nothing.
+    /// Updates the producer counter from the lower half of a doorbell record. An invalid or unreadable record is
+    /// ignored.
     pub fn learn(&mut self, record: Option<u32>, slots: u16) -> Advance {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
     }
 
-    /// Updates the producer counter. Section 5.2: the counter never moves backwards, since a doorbell may arrive after
-    /// the device has read the same or a newer counter from the doorbell record.
+    /// Updates the producer counter. Section 5.2: stale values are ignored. A doorbell may arrive after the device has
+    /// read the same or a newer counter from the doorbell record.
     pub fn advance(&mut self, posted: u16, slots: u16) -> Advance {
         const OLDER: u16 = 1 << 15;
         match posted.wrapping_sub(self.posted) {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_never_move_backwards() {
+    fn stale_or_excessive_counter_is_ignored() {
         let mut counters = Counters { posted: 0xfffe, taken: 0xfffd };
         assert_eq!(counters.advance(3, 8), Advance::More);
         assert_eq!((counters.posted, counters.waiting()), (3, 6));

@@ -43,15 +43,15 @@ pub struct Key {
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
     pub region: u32,
-    /// First byte that the key covers, as an address in the region.
+    /// Start of the key's range, as an address in the region.
     pub first: u64,
-    /// Address of that byte when accessed through the key.
+    /// Start of the range, as an address through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
-    /// The only QP that can use the key, if the key is restricted to one QP.
+    /// The only QP that can use the key, if it is restricted to one.
     pub qpn: Option<Qpn>,
-    /// For a window bound to a fast-registered region: index of that region's key.
+    /// For a window bound to a fast-registered region: its key's index.
     pub parent: Option<u32>,
 }
 
@@ -102,7 +102,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns this key's rights, and the mapping for a window that is bound to it.
+    /// Returns this key's rights, and the mapping for a window bound to it.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
@@ -132,7 +132,7 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of the SRQ. If a request names the SRQ, its memory accesses are checked against this domain.
+    /// Protection domain of the SRQ. Memory accesses of requests that name the SRQ are checked against it.
     pub pd: Pdn,
 }
 
@@ -166,7 +166,7 @@ pub enum HostEvent {
     /// A request was fetched from a shared receive queue.
     Took {
         qpn: Qpn,
-        /// XRC SRQ that the request came from. `None` if it came from the SRQ of the QP.
+        /// XRC SRQ that the request came from; `None` for the QP's own SRQ.
         srqn: Option<Srqn>,
         wr_id: u64,
     },
@@ -194,7 +194,7 @@ pub struct SimHost {
     pub xrc_domains: BTreeMap<u32, u32>,
     /// Attached QPs by multicast group.
     pub groups: BTreeMap<[u8; 16], Vec<Qpn>>,
-    /// Whether the host counts posted receive requests, so that responders advertise credits.
+    /// Whether the host counts posted receive requests, which lets responders advertise credits.
     pub counts_receives: bool,
     /// Return value of [`Host::next_recv_due`].
     pub recv_due: Option<Instant>,

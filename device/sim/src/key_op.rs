@@ -1,4 +1,4 @@
-//! Key operations that simulated work requests can carry.
+//! Key operations carried by simulated work requests.
 
 use engine::{LocalOp, LocalToken, Rights};
 use protocol::ids::{Iova, Lkey, Rkey, Va};

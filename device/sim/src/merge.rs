@@ -26,7 +26,7 @@ impl Merged {
     }
 }
 
-/// Returns how many packets at the start of `frames` can be merged, which is at least 1.
+/// Returns how many packets at the start of `frames` can be merged, at least 1.
 pub(crate) fn mergeable(frames: &[(usize, RoceFrame<'_>)]) -> usize {
     let Some((to, first)) = frames.first() else { return 1 };
     let Some(mtu) = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == first.packet.payload.len()) else {
@@ -67,8 +67,8 @@ fn follows(before: &RoceFrame<'_>, after: &RoceFrame<'_>, mtu: Mtu) -> bool {
         && (1..=mtu.bytes()).contains(&new.payload.len())
 }
 
-/// Merges packets for which [`mergeable`] returned at least their number. Returns `None` for a single packet, and for
-/// packets that no single packet stands for, such as responses with different credits.
+/// Merges packets, at most as many as [`mergeable`] returned. Returns `None` for a single packet, and for packets that
+/// cannot be merged, such as responses with different credits.
 pub(crate) fn merge(frames: &[(usize, RoceFrame<'_>)]) -> Option<Merged> {
     let [(_, first), .., (_, last)] = frames else { return None };
     let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == first.packet.payload.len())?;

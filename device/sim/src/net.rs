@@ -35,7 +35,7 @@ impl Faults {
 }
 
 // A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens once in a few
-// thousand requests. The simulation requires all requests to succeed, so these limits rule out such streaks.
+// thousand requests. These limits rule out such streaks, as the simulation requires all requests to succeed.
 
 /// Maximum number of consecutive losses in one direction.
 const LOSSES_IN_A_ROW: u32 = 3;
@@ -96,7 +96,7 @@ impl Net {
         self.stats
     }
 
-    /// Sends a frame from node `from` to node `to`. Returns what happened to the frame, for the trace.
+    /// Sends a frame from node `from` to node `to`. Returns its fate, for the trace.
     pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
         self.stats.sent += 1;
         let silenced = |frame: &RoceFrame<'_>| self.silenced.contains(&(to, frame.packet.bth.dest_qp.get()));
@@ -167,8 +167,8 @@ impl Net {
     }
 }
 
-/// Total length of the Ethernet, IPv4 and UDP headers. They are never corrupted, because the ICRC does not cover every
-/// header bit.
+/// Total length of the Ethernet, IPv4 and UDP headers. They are never corrupted: the ICRC does not cover every header
+/// bit.
 const HEADERS: usize = 14 + 20 + 8;
 
 /// Marks an ECN-capable IPv4 packet as congested. Returns whether it was ECN-capable.

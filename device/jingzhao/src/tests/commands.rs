@@ -195,7 +195,7 @@ fn init_hca_with_excessive_table_size_returns_bad_param() {
 }
 
 #[test]
-fn map_icm_with_one_invalid_entry_maps_nothing() {
+fn map_icm_with_invalid_entry_has_no_effect() {
     let mut machine = powered_on(1, Options::default());
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     let entry = |virt, bus, pages| MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages };

@@ -254,7 +254,7 @@ fn rc_operations_complete_intact_and_in_order() {
 }
 
 #[test]
-fn uc_messages_need_no_acknowledgement() {
+fn uc_messages_complete_without_acknowledgement() {
     let (mut a, mut b) = pair(Caps { service: UC, ..Caps::default() });
     a.put(DATA, &pattern(0x1800, 1));
     b.post_recv(&[&[(DATA + 0x100, 0x2000)]]);

@@ -24,7 +24,7 @@ fn pci_identity_and_bars_match_card() {
 }
 
 #[test]
-fn both_hcr_addresses_alias() {
+fn both_hcr_addresses_reach_same_registers() {
     let mut machine = powered_on(1, Options::default());
     machine.write32(0, DOCUMENTED_HCR + 0x10, OUTBOX_LOW);
     assert_eq!(machine.read32(0, 0x10), OUTBOX_LOW);

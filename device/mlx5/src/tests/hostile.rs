@@ -1,5 +1,5 @@
-//! Tests with a driver that writes random commands, mailboxes and doorbells. The device must complete every command and
-//! stay usable.
+//! Tests a driver that writes random commands, mailboxes and doorbells. The device must complete every command and stay
+//! usable.
 
 mod ethernet;
 
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Creates a few objects, so that some of the random object numbers are valid.
+/// Creates a few objects, to make some of the random object numbers valid.
 fn populated() -> Driver {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
@@ -42,7 +42,7 @@ fn populated() -> Driver {
     driver
 }
 
-/// Returns a random command input. Most words are small or zero, so that the input passes the first checks.
+/// Returns a random command input. Most words are small or zero and pass the first checks.
 fn input(random: &mut Random) -> Vec<u8> {
     let opcode = Command::OPCODES[random.below(Command::OPCODES.len())];
     let mut input = vec![0; 16 + random.below(72) * 16];
@@ -80,8 +80,7 @@ fn random_commands_complete() {
     driver.ok(&Command::InitHca(InitHca::default()));
 }
 
-/// Like [`random_commands_complete`], but most commands are sent on behalf of three user contexts, each with its own
-/// objects.
+/// Like [`random_commands_complete`], but most commands come from three user contexts, each with its own objects.
 #[test]
 fn random_user_commands_complete() {
     let mut random = Random(0x0dd0_57ab_1e5e_ed01);
@@ -186,7 +185,7 @@ fn device_can_restart_after_random_bar_stores() {
         let offset = offset / len as u64 * len as u64;
         let mut data = [0; 8];
         random.fill(&mut data);
-        // Some of the stores change the command queue address as well.
+        // Some of the stores also change the command queue address.
         driver.store(card::vfio::Bar::Bar0, offset, &data[..len]);
     }
     driver.start();

@@ -61,7 +61,7 @@ fn enable_drops_all_objects() {
 }
 
 /// At power-off, the driver leaves its objects in place and arms the EQ once more after the teardown event. Strict mode
-/// must report neither.
+/// must not report either.
 #[test]
 fn nic_state_request_drops_objects_after_fast_teardown() {
     let mut driver = initialised();
@@ -176,7 +176,7 @@ fn health_registers_report_working_device() {
     assert_eq!([TIMER, TIMER + 4].map(|word| driver.read(word)), [0, 156_250_000]);
 }
 
-/// Section 18.2: the device stops reporting the failure when the driver writes the address of the command queue.
+/// Section 18.2: the device stops reporting the failure when the driver writes the command queue address.
 #[test]
 fn injected_failure_is_reported_until_driver_recovers() {
     let mut driver = initialised();

@@ -1,4 +1,4 @@
-//! Tests each limit from both sides: the largest permitted value works, and the next one is rejected with the right
+//! Tests each limit from both sides. The largest permitted value works, and the next one is rejected with the right
 //! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
 //!
 //! The limits on CQ entries, EQs, Q counter sets, multicast groups and total queue pages are tested in other modules.
@@ -95,14 +95,14 @@ impl Objects {
         Self { driver, uar, eqn, pd, qp }
     }
 
-    /// Returns the command to create an RMP with `2^log_entries` entries of `2^log_stride` bytes.
+    /// Returns the command that creates an RMP with `2^log_entries` entries of `2^log_stride` bytes.
     fn rmp(&self, log_entries: u8, log_stride: u8) -> CreateRmp {
         let queue =
             WorkQueue { pd: self.pd, record: RECORD, log_stride, log_entries, ..WorkQueue::default() };
         CreateRmp { context: RmpContext { state: 1, queue, ..RmpContext::default() } }
     }
 
-    /// Returns the command to create a key that permits access to all memory.
+    /// Returns the command that creates a key for all of memory.
     fn physical(&self) -> CreateMkey {
         let context = MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, length64: true, ..Default::default() };
         CreateMkey { context: context.with_access_mode(AccessMode::Physical), ..CreateMkey::default() }
@@ -113,7 +113,7 @@ fn create_qp(context: QpContext, list: &[u8]) -> Command<'_> {
     Command::CreateQp(CreateQp { context, ..CreateQp::default() }, Pages::parse(list))
 }
 
-/// QP numbers 0 to 127 are never assigned, so 128 of the 256 numbers remain.
+/// QP numbers 0 to 127 are never assigned. 128 of the 256 numbers remain.
 #[test]
 fn object_limits_are_enforced() {
     let objects = Objects::new();
@@ -147,7 +147,7 @@ fn object_limits_are_enforced() {
     driver.ok(&create_qp(qp, &list));
 }
 
-/// Filling these tables with commands would take too long, so only the last object is created by a command.
+/// Filling these tables with commands would take too long. Only the last object is created by a command.
 #[test]
 fn limits_of_large_tables_are_enforced() {
     const PDS: u32 = 1 << 16;
@@ -211,7 +211,7 @@ fn srq_size_limits_are_enforced() {
     }
 }
 
-/// The fields for the log2 of the queue sizes have four bits, so no driver can request more than 2^15 entries.
+/// The log2 of a queue size has four bits, which limits a driver to 2^15 entries.
 #[test]
 fn work_queue_size_limits_are_enforced() {
     let Objects { mut driver, qp, .. } = Objects::new();
@@ -236,8 +236,8 @@ fn msix_vector_limit_is_enforced() {
     refused(&mut driver, &Command::CreateEq(next, Pages::parse(&list)), Check::EqVector);
 }
 
-/// The driver enforces the configured limit; the device only reports it. A QP never uses a depth of more than 16 in
-/// either direction.
+/// The driver enforces the configured limit; the device only reports it. A QP's depth never exceeds 16 in either
+/// direction.
 #[test]
 fn qp_depth_is_capped_at_16() {
     for (log, depth) in [(2, 4), (3, 8), (4, 16), (5, 16)] {
@@ -264,7 +264,7 @@ fn limit_on_pages_given_to_device_is_enforced() {
 }
 
 /// The device accepts regions of any length, and lists of any length that fits in memory. The driver uses the reported
-/// limits only to fill in attributes returned by `ibv_query_device`.
+/// limits only for attributes that `ibv_query_device` returns.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;
@@ -299,8 +299,8 @@ fn message_length_limit_is_enforced() {
     }
 }
 
-/// The size field of a send WQE has six bits and counts units of 16 bytes. The largest WQE has 63 units: a control
-/// segment and 62 data segments.
+/// The six-bit size field of a send WQE counts units of 16 bytes. The largest WQE has 63: a control segment and 62 data
+/// segments.
 #[test]
 fn send_wqe_size_limit_is_enforced() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -310,8 +310,7 @@ fn send_wqe_size_limit_is_enforced() {
     a.post(&SendWqe { data: data(&a, 62), ..a.send(0, 0) });
     exchange(&mut *a, &mut *b);
     assert_eq!((syndromes(&a.reap()), b.get(0x100, 62)), (vec![0], vec![7; 62]));
-    // 64 units do not fit in the size field, so the field becomes 0. The index is 16, because the first WQE occupied 16
-    // blocks.
+    // 64 units do not fit in the size field, which becomes 0. The index is 16, as the first WQE occupied 16 blocks.
     let mut block = [0; 64];
     block[..8].copy_from_slice(&[0, 0, 16, SendOpcode::Send.code(), 0, 0, 0x80, 0]);
     let doorbell = a.post_bytes(&block);

@@ -1,4 +1,4 @@
-//! Command slots and mailboxes, including invalid ones from a hostile driver (mlx5 interface, section 3.1).
+//! Command slots and mailboxes, including a hostile driver's invalid ones (mlx5 interface, section 3.1).
 
 use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;
@@ -110,7 +110,7 @@ fn invalid_slots_are_rejected() {
     assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
 }
 
-/// When a circular chain returns to a block, the block's number no longer matches its position in the chain.
+/// When a circular chain returns to a block, its number no longer matches its position in the chain.
 #[test]
 fn circular_mailbox_chain_causes_block_number_error() {
     let mut driver = enabled();

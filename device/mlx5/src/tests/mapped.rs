@@ -71,7 +71,7 @@ fn messages_complete_with_untrapped_doorbells() {
     assert_eq!((ignored(&a), ignored(&b)), (vec![], vec![]));
 }
 
-/// The device may find a later doorbell, half a doorbell from a 32-bit guest, or garbage, in any send register.
+/// In any send register, the device may find a later doorbell, half a doorbell from a 32-bit guest, or garbage.
 #[test]
 fn any_doorbell_word_polls_whole_page() {
     let (mut a, mut b) = pair();
@@ -102,7 +102,7 @@ fn blueflame_contents_are_not_used() {
 }
 
 #[test]
-fn one_doorbell_word_announces_all_requests() {
+fn one_doorbell_word_covers_all_requests() {
     let (mut a, mut b) = pair();
     (0..5).for_each(|_| b.post_recv(0x20, 64));
     let first = a.post_without_doorbell(&a.send(0x10, 64));
@@ -143,7 +143,7 @@ fn trapped_doorbell_store_still_works() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Section 7.4: EQ doorbells must trap, so their page must not be mapped.
+/// Section 7.4: EQ doorbells must trap. Their page must not be mapped.
 #[test]
 fn mapped_page_cannot_hold_eq_doorbells() {
     let mut user = User::mapped(1);
@@ -198,7 +198,7 @@ fn send_counter_wraps_around() {
     assert_eq!(ignored(&a), []);
 }
 
-/// Software clears the doorbell record of a QP after resetting the QP.
+/// Software clears a QP's doorbell record after resetting the QP.
 #[test]
 fn record_of_reset_qp_is_not_reused() {
     let (mut a, mut b) = pair();
@@ -259,10 +259,10 @@ fn queues_destroyed_during_round_are_skipped() {
     assert_eq!((a.reap().len(), ignored(&a)), (0, vec![]));
 }
 
-/// Software writes the arm record and then the doorbell, and the doorbell of another CQ on the page may overwrite this
-/// doorbell. A completion can arrive, and the device can poll, before or after each of these steps.
+/// Software writes the arm record and then the doorbell, which the doorbell of another CQ on the page may overwrite. A
+/// completion can arrive, and the device can poll, before or after each of these steps.
 #[test]
-fn no_interleaving_loses_an_arm_request() {
+fn arm_request_survives_every_interleaving() {
     const STEPS: usize = 3;
     let (mut a, mut b) = pair();
     let other = create_other_cq(&mut b);
@@ -314,8 +314,8 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The arm record of a CQ that was never armed contains the same value as after the first arm request. Even so, a
-/// doorbell for another CQ must not arm it.
+/// A CQ that was never armed has the same arm record as after the first arm request. Even so, another CQ's doorbell
+/// must not arm it.
 #[test]
 fn never_armed_cq_raises_no_event() {
     let (mut a, mut b) = pair();
@@ -334,7 +334,7 @@ fn never_armed_cq_raises_no_event() {
     assert_eq!(b.completion_events(), 1, "the unread entry raises an event");
 }
 
-/// If software arms the CQ again before receiving the pending event, only that one event is raised.
+/// If software rearms the CQ before receiving the pending event, only that event is raised.
 #[test]
 fn rearming_before_event_is_read_raises_no_event() {
     let (mut a, mut b) = pair();
@@ -379,7 +379,7 @@ fn overwritten_doorbells_are_not_violations() {
         b.receive_events();
     }
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
-    // Sequence numbers 3 and 0 are valid, because the last event may still be unread.
+    // Sequence numbers 3 and 0 are valid, as the last event may still be unread.
     let wrong = ArmCq { sequence: 2, ..b.next_arm() };
     b.record_arm(&wrong);
     b.ring_arm(&wrong);

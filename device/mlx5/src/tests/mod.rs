@@ -1,4 +1,4 @@
-//! Tests a whole device with a driver, but without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
+//! Tests a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod counters;
 mod doorbells;
@@ -96,7 +96,7 @@ fn initialised_with(options: Options) -> Driver {
     driver
 }
 
-/// Commands for tests. Each method panics if the command does not have the expected result.
+/// Commands for tests. Methods panic if the command does not have the expected result.
 trait Commands {
     /// Executes a command that must succeed. Returns its output.
     fn ok(&mut self, command: &Command<'_>) -> Vec<u8>;

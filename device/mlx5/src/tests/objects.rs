@@ -174,8 +174,8 @@ fn resized_cq_keeps_producer_index() {
     assert_eq!(resize(&mut driver, 23), status(Check::CqSize));
     assert_eq!(resize(&mut driver, 7), OutputHeader::default());
     assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the old ring must contain the resize entry");
-    // The resize entry is unread. A one-entry ring is too small, because the new ring must have room for the unread
-    // entry and one more.
+    // The resize entry is unread. A one-entry ring is too small: the new ring must have room for the unread entry and
+    // one more.
     assert_eq!(resize(&mut driver, 0), status(Check::CqUnread));
     driver.poke(RECORD.get(), &1_u32.to_be_bytes());
     assert_eq!(resize(&mut driver, 0), OutputHeader::default());
@@ -338,8 +338,7 @@ fn create_xrc_srq_requires_domain_and_cq() {
     driver.ok(&Command::DeallocXrcd(XrcDomainNumber { xrcd }));
 }
 
-/// Section 12.2: with interface step sequence ID (ISSI) 1, drivers create an ordinary SRQ as an RMP, not with
-/// CREATE_SRQ.
+/// Section 12.2: with interface step sequence ID (ISSI) 1, drivers create ordinary SRQs as RMPs, not with CREATE_SRQ.
 #[test]
 fn create_srq_is_rejected_with_issi_1() {
     let mut driver = initialised();

@@ -56,7 +56,7 @@ fn mad_ifc_rejects_other_management_classes() {
 }
 
 /// The port has eight GIDs in one block, and 128 P_Keys in four blocks. Even for an invalid block, the command itself
-/// succeeds, because the error is reported in the response MAD.
+/// succeeds, and the response MAD reports the error.
 #[test]
 fn gid_and_pkey_block_limits_are_enforced() {
     let mut driver = initialised();

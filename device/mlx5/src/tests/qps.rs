@@ -1,4 +1,4 @@
-//! QP objects, their transitions, and multicast groups (mlx5 interface, sections 5.4 and 10).
+//! QPs, their transitions, and multicast groups (mlx5 interface, sections 5.4 and 10).
 
 use card::frontend::snapshot::{QpRow, QpState as RowState, Service as RowService};
 use protocol::Psn;
@@ -14,7 +14,7 @@ use super::*;
 /// Address of a QP's queues: 64 receive entries of 16 bytes each, followed by 32 send queue blocks.
 const QUEUES: u64 = 0x42_0000;
 
-/// A driver, and a QP context that refers to objects created by the driver.
+/// A driver, and a QP context that refers to objects that it has created.
 struct Objects {
     driver: Driver,
     context: QpContext,
@@ -141,7 +141,7 @@ fn qp_can_reconnect_after_error_and_reset() {
     assert_eq!(all.driver.rejected(&Command::DestroyQp(QpNumber { qpn })), Check::Qp);
 }
 
-/// Section 10.2: RTR2RTS also sets the next send PSN of a datagram QP, and QUERY_QP must return this PSN.
+/// Section 10.2: RTR2RTS also sets a datagram QP's next send PSN, which QUERY_QP must return.
 #[test]
 fn datagram_qp_returns_configured_send_psn() {
     let mut all = Objects::new();
@@ -221,7 +221,7 @@ fn objects_used_by_qp_cannot_be_destroyed() {
     let rmp = CreateRmp { context: RmpContext { queue, ..RmpContext::default() } };
     let created = all.driver.ok(&Command::CreateRmp(rmp, Pages::parse(&list)));
     let srq = SrqNumber::parse(&output(&created));
-    // The context of a QP with its own receive queue may contain the number of an SRQ that the QP does not use.
+    // A QP with its own receive queue may have the number of an unused SRQ in its context.
     let own = QpContext { srqn: srq.srqn, ..all.of(Service::Rc) };
     let other = all.create(own);
     all.driver.ok(&Command::DestroyRmp(srq));

@@ -108,7 +108,7 @@ fn xrc() -> (User, User, Srqn) {
     let target = QpContext {
         no_sq: true,
         uar: UarIndex::new(0),
-        // Section 20, M-25: keys are checked against the PD of the SRQ, so the PD of the QP can differ.
+        // Section 20, M-25: keys are checked against the SRQ's PD. The QP's PD can differ.
         pd: b.alloc_pd(),
         receive_kind: 1,
         srqn,

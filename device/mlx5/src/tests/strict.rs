@@ -41,7 +41,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Creates a pair in which the first program receives from an SRQ.
+/// Creates a pair whose first program receives from an SRQ.
 fn sharing_pair() -> (User, User) {
     let (mut a, mut b) = (program(1), program(2));
     let srqn = a.create_rmp(WorkQueueKind::Linked);
@@ -123,7 +123,7 @@ fn invalidate(a: &mut User, b: &mut User, key: u32) {
     assert_eq!(execute(a, b, &umr(key, control, free, Translation::None)), 0);
 }
 
-/// A rule, and a function that violates it. The function's second argument is the peer of the first.
+/// A rule, and a function that violates it. Its second argument is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// Test cases, at least one for each rule.
@@ -319,8 +319,7 @@ fn correct_software_is_not_reported() {
         assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
         b.receive_events();
     }
-    // Software updates the record for several requests before it rings their doorbells, so the record runs ahead of the
-    // doorbells.
+    // The record runs ahead of the doorbells: software updates it for several requests before it rings them.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let doorbells: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&a.send(0, 8))).collect();
     doorbells.iter().for_each(|doorbell| a.ring_send(doorbell));
@@ -417,7 +416,7 @@ fn arm_sequence_stays_valid_until_event_is_read() {
 #[test]
 fn wqe_blocks_stay_in_use_until_completion() {
     let (mut a, mut b) = pair();
-    // The peer posts no receive, so the request does not complete.
+    // The request does not complete, as the peer does not post a receive.
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);
     for _ in 1..BLOCKS {
@@ -432,7 +431,7 @@ fn wqe_blocks_stay_in_use_until_completion() {
 #[test]
 fn rejected_command_is_not_reported() {
     let (mut a, _) = pair();
-    // The command is rejected because the EQ does not exist.
+    // The EQ does not exist, and the command is rejected.
     let context = CqContext { record: QP_RECORD, ..cq_context(a.uar, Eqn::new(9)) };
     let list = pages(RING, 1);
     assert_eq!(

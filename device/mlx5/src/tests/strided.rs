@@ -36,7 +36,7 @@ fn indirect_key(user: &mut User) -> u32 {
 }
 
 /// Returns the UMR that `mlx5dv_wr_mr_interleaved` and `mlx5dv_wr_mr_list` post. It sets an inline list, the length and
-/// the rights. The mask does not select the start address, so the address stays 0.
+/// the rights. The mask does not select the start address, which stays 0.
 fn layout(key: u32, length: u64, list: &[u8]) -> SendWqe<'_> {
     let rights = MkeyMask::LOCAL_WRITE | MkeyMask::REMOTE_READ | MkeyMask::REMOTE_WRITE | MkeyMask::ATOMIC;
     let control = UmrControl {
@@ -82,8 +82,7 @@ fn local_invalidate<'data>(key: u32) -> SendWqe<'data> {
     umr(key, control, free, Translation::None)
 }
 
-/// Returns a SEND through an indirect key. The scatter/gather element contains an offset, because the key is
-/// zero-based.
+/// Returns a SEND through an indirect key. The scatter/gather element contains an offset into the zero-based key.
 fn send_through<'data>(key: u32, offset: u64, len: u32) -> SendWqe<'data> {
     let data = DataSegment { byte_count: len, lkey: Lkey::new(key), va: Va::new(offset) };
     SendWqe { data: smallvec![DataItem::Pointer(data)], ..request(Opcode::Send, Operation::Send, data) }

@@ -14,7 +14,7 @@ use super::user::{QKEY, USER_INDEX, User, request, syndromes};
 use super::*;
 
 const QPN: Qpn = Qpn::new(0x80);
-/// Doorbell that announces requests on QP [`QPN`].
+/// Send doorbell for QP [`QPN`].
 const OURS: [u8; 8] = (0x80_u64 << 8).to_be_bytes();
 
 fn timeless(entry: Cqe) -> Cqe {
@@ -203,7 +203,7 @@ fn unsignaled_requests_complete_silently() {
     assert_eq!(counters(&a.reap()), [2]);
 }
 
-/// Section 7: the doorbell record may announce more requests than the doorbells received so far.
+/// Section 7: the doorbell record may cover more requests than the doorbells received so far.
 #[test]
 fn doorbells_for_executed_wqes_have_no_effect() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -235,7 +235,7 @@ fn wqe_copied_to_blueflame_register_executes_once() {
 /// Section 20, M-12: receives have no doorbell. The device must find a receive that is posted after the message has
 /// arrived.
 #[test]
-fn late_receive_needs_no_doorbell() {
+fn late_receive_is_found_without_doorbell() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.put(0, b"patience");
     a.post(&a.send(0, 8));

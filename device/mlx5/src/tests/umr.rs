@@ -159,7 +159,7 @@ fn indirect_key_joins_ranges_of_other_keys() {
         (b.mkey(AccessMode::Ranges), [klm(0x300, 0x1000), klm(0x1d00, 0x40)].map(|klm| klm.emit()).concat());
     (context.free, context.umr_enabled, context.translation_units) = (true, true, 2);
     let key = b.create_mkey(context, &[]);
-    // The list is not in the WQE but in the program's data region.
+    // The list is in the program's data region instead of the WQE.
     b.put(0x2f00, &list);
     let control = UmrControl { check_free: true, units: 4, mask: registration(), ..UmrControl::default() };
     let place = DataSegment { byte_count: 32, ..b.data(0x2f00, 0) };
@@ -254,8 +254,8 @@ fn window_grants_access_until_unbound() {
     assert_eq!(refused, Syndrome::RemoteAccess.code());
 }
 
-/// The kernel's UMR QP moves a key to a program's protection domain. The page list is in memory covered by a key in
-/// the kernel's own protection domain.
+/// The kernel's UMR QP moves a key to a program's protection domain. The page list is in memory behind a key in the
+/// kernel's own protection domain.
 #[test]
 fn umr_qp_moves_key_to_program_pd() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));

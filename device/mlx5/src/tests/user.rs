@@ -1,4 +1,4 @@
-//! A program with its own queues, which acts like `libmlx5`.
+//! A program with its own queues that acts like `libmlx5`.
 
 use std::ops::{Deref, DerefMut};
 
@@ -81,7 +81,7 @@ impl DerefMut for User {
     }
 }
 
-/// Returns a request with one data segment. The request is signaled, so the device writes a CQE even on success.
+/// Returns a request with one data segment. The request is signaled: the device writes a CQE even on success.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,
@@ -97,7 +97,7 @@ fn data_bus(offset: u64) -> u64 {
 }
 
 impl User {
-    /// Creates a program without a QP, on an HCA with this LID.
+    /// Creates a program without a QP, on an HCA with LID `lid`.
     pub(super) fn new(lid: u16) -> Self {
         Self::with(lid, infiniband())
     }
@@ -106,15 +106,15 @@ impl User {
         Self::of(powered_on_with(lid, options), |_, eq_uar| eq_uar)
     }
 
-    /// Creates a program whose UAR page is mapped, so that its doorbells do not trap.
+    /// Creates a program with a mapped UAR page, where doorbells do not trap.
     pub(super) fn mapped(lid: u16) -> Self {
         let mut driver = powered_on_with(lid, infiniband());
         driver.map_doorbells();
         Self::of(driver, |driver, _| driver.alloc_uar())
     }
 
-    /// Creates a program on a device that has been powered on. `uar` returns the program's UAR page. Its argument is
-    /// the EQs' UAR page.
+    /// Creates a program on a device that has been powered on. `uar` returns the program's UAR page, given the EQs'
+    /// page.
     fn of(mut driver: Driver, uar: impl FnOnce(&mut Driver, UarIndex) -> UarIndex) -> Self {
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
@@ -166,7 +166,7 @@ impl User {
         (a, b)
     }
 
-    /// Returns the context of a key in the program's protection domain. The key permits only local reads.
+    /// Returns the context of a key in the program's protection domain. It permits only local reads.
     pub(super) fn mkey(&self, mode: AccessMode) -> MkeyContext {
         let context =
             MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, local_read: true, ..Default::default() };

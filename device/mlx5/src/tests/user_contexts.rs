@@ -1,4 +1,4 @@
-//! DevX user contexts: which commands they may send, and which objects they may access (mlx5 interface, section 23).
+//! DevX user contexts: the commands they may send, and the objects they may access (mlx5 interface, section 23).
 
 pub(super) mod world;
 
@@ -87,7 +87,7 @@ fn kernel_objects_are_unreachable() {
     driver.interface.user = 0;
     let pd = PdNumber { pd: driver.alloc_pd() };
     assert_eq!(driver.check_of(own.user.get(), &Command::DeallocPd(pd).emit(0)), Some(Check::UserObject));
-    // Numbers of objects that do not exist are rejected by the same check.
+    // The same check rejects numbers of objects that do not exist.
     driver.destroy_user(other.user);
     for input in targets(&other) {
         let check = driver.check_of(own.user.get(), &input);
@@ -138,7 +138,7 @@ fn flow_groups_per_user_are_limited() {
             FlowTableNumber::parse(&output(&driver.execute(&input, 0x400))).table
         })
         .collect();
-    // A table holds at most 128 groups, so 16 full tables exhaust the quota of one user context.
+    // A table holds at most 128 groups: 16 full tables exhaust one user context's quota.
     let group = |table, n: u32| {
         let group = CreateFlowGroup { table, first: n * 200, last: n * 200 + 199, ..<_>::default() };
         Command::CreateFlowGroup(group).emit(0)
@@ -229,14 +229,14 @@ fn destroying_user_context_drops_its_objects() {
     assert_eq!(driver.check_of(first.user.get(), &driver::bare(0x800)), Some(Check::UserContext));
     driver.interface.user = 0;
     assert_eq!(driver.rejected(&Command::DestroyUctx(UctxNumber { user: first.user })), Check::UserContext);
-    // Run more rounds than the device has counter sets or flow tables, so that a leak would reach a limit.
+    // Run more rounds than the device has counter sets or flow tables, to make a leak reach a limit.
     for _ in 0..600 {
         let world = World::new(&mut driver, second.eqn);
         driver.destroy_user(world.user);
     }
 }
 
-/// The kernel creates XRC initiator QPs outside any user context, but they use a CQ that a user context owns.
+/// XRC initiator QPs, which the kernel creates outside any user context, use a CQ that a user context owns.
 #[test]
 fn object_in_use_by_kernel_outlives_user_context() {
     let (mut driver, [own, other]) = two_worlds();

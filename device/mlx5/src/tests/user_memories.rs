@@ -1,4 +1,4 @@
-//! Queues, doorbell records and regions in user memories (mlx5 interface, section 23.2).
+//! Queues, doorbell records and regions in UMEMs (mlx5 interface, section 23.2).
 
 use card::frontend::testing::{exchange, pattern};
 use protocol::hca::mlx5::cq::{ModifyCq, QueriedCq};
@@ -16,7 +16,7 @@ use super::user_contexts::UserCommands as _;
 use super::*;
 use crate::limits::MAX_UMEMS;
 
-/// Offsets within [`DevxUser`]'s user memory.
+/// Offsets within [`DevxUser`]'s UMEM.
 const RECORDS_AT: u64 = 0x2000;
 const DATA_AT: u64 = 0x3800;
 /// Start address of the region. Its offset within a page differs from that of the region's data at [`DATA_AT`].
@@ -29,7 +29,7 @@ fn create_umem(driver: &mut Driver, pages: &[u64]) -> UmemId {
     UmemNumber::parse(&output(&created)).umem
 }
 
-/// A DevX program whose CQ, QP, doorbell records and data are in one user memory.
+/// A DevX program with its CQ, QP, doorbell records and data in one UMEM.
 struct DevxUser {
     user: User,
     umem: UmemId,
@@ -94,7 +94,7 @@ impl DevxUser {
         let context = self.user.context(Service::Rc);
         self.user.qpn = QpNumber::parse(&output(&self.user.ok(&create))).qpn;
         self.user.send_queue = QP + context.rq_len() as u64;
-        // As in `test_mlx5_devx.py`, RST2INIT refers to no objects.
+        // As in `test_mlx5_devx.py`, RST2INIT does not refer to any objects.
         let unnamed = QpContext {
             pd: Pdn::default(),
             send_cqn: Cqn::default(),
@@ -107,7 +107,7 @@ impl DevxUser {
 }
 
 #[test]
-fn queues_in_user_memory_carry_messages() {
+fn queues_in_umem_carry_messages() {
     let (mut a, mut b) = (DevxUser::new(1), User::new(2));
     a.connect(2);
     b.connect(&b.context(Service::Rc), 1);
@@ -146,7 +146,7 @@ fn queries_report_offsets_instead_of_addresses() {
 }
 
 #[test]
-fn queues_outside_user_memory_are_rejected() {
+fn queues_outside_umem_are_rejected() {
     let mut a = DevxUser::new(1);
     let umem = a.umem;
     let cq = |a: &mut DevxUser, at, record| {
@@ -170,14 +170,14 @@ fn queues_outside_user_memory_are_rejected() {
 }
 
 #[test]
-fn user_memory_in_use_cannot_be_destroyed() {
+fn umem_in_use_cannot_be_destroyed() {
     let mut a = DevxUser::new(1);
     let umem = a.umem;
     let destroy = Command::DestroyUmem(UmemNumber { umem });
     assert_eq!(a.user.rejected(&destroy), Check::UmemInUse);
     let (cqn, key) = (a.user.cqn, a.user.key);
     a.user.ok(&Command::DestroyMkey(MkeyNumber { index: protocol::ids::MkeyIndex::of(key) }));
-    // The new ring is in a different user memory, but the doorbell record remains in the first one.
+    // The new ring is in a different UMEM, but the doorbell record remains in the first one.
     let other = create_umem(&mut a.user, &[0x44_0000, 0x44_1000]);
     let context = CqContext { log_entries: 7, ..CqContext::default() };
     let modify = ModifyCq { change: 1, cqn, context, in_umem: true, umem: other, ..ModifyCq::default() };
@@ -191,7 +191,7 @@ fn user_memory_in_use_cannot_be_destroyed() {
     assert_eq!(a.user.rejected(&destroy), Check::UserObject);
 }
 
-/// A verbs QP has a record at a DMA address, but its user can send RST2INIT through DevX.
+/// A verbs QP's record has a DMA address, but its user can send RST2INIT through DevX.
 #[test]
 fn user_cannot_move_doorbell_record() {
     let mut a = DevxUser::new(1);
@@ -207,7 +207,7 @@ fn user_cannot_move_doorbell_record() {
 }
 
 #[test]
-fn too_many_user_memories_are_rejected() {
+fn too_many_umems_are_rejected() {
     let mut driver = initialised();
     let first = create_umem(&mut driver, &[0x40_0000]);
     for _ in 1..MAX_UMEMS {

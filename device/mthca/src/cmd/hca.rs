@@ -16,16 +16,16 @@ use super::Answer;
 use crate::options::Setup;
 use crate::resources::DeviceState;
 
-/// Number of auxiliary ICM pages that the device requests. The device does not use them, but if it requested none, the
-/// driver would skip MAP_ICM_AUX.
+/// Number of auxiliary ICM pages that the device requests but does not use. If it requested 0, the driver would skip
+/// MAP_ICM_AUX.
 const AUX_PAGES: u64 = 1;
 
 pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
     Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
-/// Returns the error for commands on device-local memory. Section 12, T14: if the device returned a "bad opcode" error
-/// instead, the driver would abort its initialisation.
+/// Returns the error for commands on device-local memory. Section 12, T14: after a "bad opcode" error, the driver would
+/// abort its initialisation.
 pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }

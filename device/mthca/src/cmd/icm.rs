@@ -22,8 +22,8 @@ fn range(block: &Block) -> IcmRange {
     IcmRange { start: block.start, length: block.length, bus: block.bus }
 }
 
-/// Executes UNMAP_ICM. Unmapping a page that is not mapped is not an error: the driver unmaps whole chunks, even if
-/// only parts of them are mapped.
+/// Executes UNMAP_ICM. Unmapping an unmapped page is not an error: the driver unmaps whole chunks, even if only parts
+/// of them are mapped.
 pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer, CmdError> {
     state.unmap_icm(pages(command.in_param, command.in_modifier)?)?;
     Ok(Answer::Nothing)

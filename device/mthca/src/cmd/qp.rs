@@ -41,7 +41,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     }
     match (transition, resources.qps.get_mut(index)) {
         (Transition::ToRst, _) => {
-            // Section 12, T41: the kernel frees the QP's buffers after this command, so no later DMA may touch them.
+            // Section 12, T41: the kernel frees the QP's buffers after this command. No later DMA may touch them.
             cx.engine.destroy_qp(qpn);
             cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);
@@ -51,7 +51,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
         }
         (Transition::Rst2Init, _) => create(resources, cx, qpn, next)?,
         (_, Some(qp)) => qp.qpc = next,
-        // A QP in RESET is not in the table. It cannot move to ERR, because it has no queues to flush.
+        // A QP in RESET is not in the table. It has no queues to flush and cannot move to ERR.
         (_, None) => return Err(CmdError::new(CmdStatus::BadQpState, "unknown QP", qpn.get().into())),
     }
     let Some(qp) = resources.qps.get(index) else { return Ok(Answer::Nothing) };

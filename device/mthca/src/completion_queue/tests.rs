@@ -107,7 +107,7 @@ fn armed_queue_raises_one_event() {
 }
 
 #[test]
-fn arming_with_unread_entry_raises_event_at_once() {
+fn arming_with_unread_entry_raises_event_immediately() {
     let mem = memory();
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();

@@ -32,7 +32,7 @@ fn doorbell_record_posts_requests() {
     let Fetch::Ready(first) = queue.take(&mem, || Some(3)) else { panic!("a request") };
     let sge = Sge { va: Va::new(0x7f00), lkey: Lkey::new(0x1800), len: 100 };
     assert_eq!((first.wr_id, &first.sges[..]), (0, &[sge][..]));
-    // Requests that the record has already announced are fetched without reading the record again.
+    // Requests that the record already covers are fetched without reading it again.
     for expected in [64, 128] {
         assert_eq!(offset(&queue.take(&mem, || panic!("read"))), Some(expected));
     }

@@ -40,7 +40,7 @@ fn write() -> Vec<u8> {
 /// Writes the WQE with index `count` to its slot, and links it from the preceding slot, as software does.
 fn post(mem: &Region, count: u16, opcode: u8, wqe: &[u8]) {
     let slot = |count: u16| BASE + u32::from(count & 3) * 128;
-    // Rewriting a slot leaves its link unchanged, since the link describes the next WQE.
+    // Rewriting a slot leaves its link, which describes the next WQE, unchanged.
     let (link, rest) = wqe.split_at(8);
     assert_eq!(link[..4], [0; 4]);
     mem.put(slot(count) as usize + 8, rest);
@@ -74,7 +74,7 @@ fn documented_doorbells_start_posted_wqes() {
         queue.accept_doorbell(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
     assert_eq!(accepted, Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, SEND)]);
-    // One doorbell announces three WQEs. It describes the first, a WRITE; links describe the two SENDs that follow.
+    // One doorbell posts three WQEs. It describes the first, a WRITE; links describe the two SENDs that follow.
     post(&mem, 1, WRITE, &write());
     post(&mem, 2, SEND, &send(true));
     post(&mem, 3, SEND, &send(true));
@@ -93,7 +93,7 @@ fn record_may_be_ahead_of_doorbells() {
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
     // The doorbells for the second and third WQEs arrive only now. The record read along with a doorbell may be older
-    // than the doorbell.
+    // than it.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);

@@ -102,7 +102,7 @@ fn on_resources(view: View<'_>, command: &Command, mailbox: Option<&Mailbox>, fo
     }
 }
 
-/// How a command uses a parameter, according to the command table.
+/// How a command uses a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Nothing,

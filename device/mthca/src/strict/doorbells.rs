@@ -14,9 +14,9 @@ use crate::event_queue::EventQueues;
 use crate::qp::QueuePair;
 use crate::regions::DeviceMemory;
 
-/// A 16-bit counter `a` is older than `b` if `a - b` modulo 2^16 is at least this value.
+/// A 16-bit counter `a` is older than `b` if `a - b`, modulo 2^16, is at least this value.
 const OLDER: u16 = 1 << 15;
-/// A 32-bit counter `a` is older than `b` if `a - b` modulo 2^32 is at least this value.
+/// A 32-bit counter `a` is older than `b` if `a - b`, modulo 2^32, is at least this value.
 const LONG_OLDER: u32 = 1 << 31;
 
 /// Checks a send doorbell before it takes effect. `qp` is the QP named by the doorbell, and `state` is the QP's current
@@ -91,8 +91,8 @@ pub(in super::super) fn send(
     found
 }
 
-/// Checks a send queue whose record has advanced while doorbells are mapped. There may be no doorbell to check, because
-/// the device can miss doorbells in mapped pages.
+/// Checks a send queue whose record has advanced while doorbells are mapped. There may not be a doorbell to check: the
+/// device can miss doorbells in mapped pages.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
@@ -100,7 +100,7 @@ pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     found
 }
 
-/// Checks whether a counter in a doorbell or record announces more requests than the queue has slots.
+/// Checks whether a counter in a doorbell or record covers more requests than the queue has slots.
 fn overrun(qp: &QueuePair, counts: [Option<u16>; 2], found: &mut Findings) {
     let ahead = |count: u16| count.wrapping_sub(qp.send.taken());
     let waiting = counts.into_iter().flatten().map(ahead).filter(|ahead| *ahead < OLDER).max();
@@ -208,9 +208,9 @@ fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut F
             format!("CQ {cqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
         );
     }
-    // The EQ's consumer index shows which events the driver has read. The index is used only for the driver's own CQs,
-    // which are in the same protection domain as its EQs. For a user program's CQ, the driver may have read an event
-    // that the program has not received yet (section 11).
+    // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
+    // share a protection domain with its EQs. For other CQs, the driver may have read an event that the user program
+    // has not received yet (section 11).
     if let Some(eq) = eqs.get(cq.eqn())
         && eq.ring().buffer().pd == cq.ring().buffer().pd
     {

@@ -12,7 +12,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::event_queue::EventQueue;
 use crate::regions::DeviceMemory;
 
-/// Checks the next slot of a CQ, and the CQ's doorbell record.
+/// Checks a CQ's next slot and its doorbell record.
 pub(in super::super) fn cqe(cq: &CompletionQueue, memory: DeviceMemory<'_>) -> Findings {
     const AHEAD: u32 = 1 << 31;
     let mut found = Findings::default();

@@ -1,4 +1,4 @@
-//! Checks ICM mappings and the contexts in mapped ICM.
+//! Checks ICM mappings, and the contexts in mapped ICM.
 
 use std::ops::RangeInclusive;
 
@@ -62,7 +62,7 @@ impl Context {
     }
 }
 
-/// Checks that the page of a context is mapped before the device writes the context.
+/// Checks that a context's page is mapped before the device writes the context.
 pub(super) fn context(resources: &Resources, context: Context, object: &str, found: &mut Findings) {
     let place = context.place(&resources.layout);
     if resources.regions.icm.translate(place).is_none() {
@@ -96,8 +96,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object that uses a doorbell record for which `matches` returns true. The argument of
-/// `matches` is the record's UAR page and index.
+/// Returns the name of an object whose doorbell record satisfies `matches`. The argument is the record's UAR page and
+/// index.
 fn user_of(resources: &Resources, matches: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {

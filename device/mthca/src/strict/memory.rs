@@ -18,7 +18,7 @@ pub(super) fn sw2hw_mpt(resources: &Resources, mpt: &Mpt, found: &mut Findings) 
 
 /// Checks the page table entries of a region that has just become valid.
 pub(super) fn registered(resources: &Resources, key: Lkey, found: &mut Findings) {
-    /// Maximum number of entries checked: one ICM page. This is enough to detect a driver that has written no entries.
+    /// Maximum number of entries checked: one ICM page. This is enough to detect a driver that has not written any.
     const CHECKED: usize = 512;
     let regions = &resources.regions;
     let Some(entries) = regions.keys.find(key).ok().and_then(mtt_entries) else { return };
@@ -38,7 +38,7 @@ pub(super) fn hw2sw_mpt(resources: &Resources, command: &Command, found: &mut Fi
     }
 }
 
-/// Returns the name of a queue whose buffer is the region with this key.
+/// Returns the name of a queue whose buffer is the region with key `key`, if any.
 fn user_of(resources: &Resources, key: Lkey) -> Option<String> {
     let Resources { qps, cqs, srqs, eqs, .. } = resources;
     let qp = qps.iter().find(|(_, qp)| qp.qpc.wqe_lkey == key).map(|(_, qp)| format!("QP {}", qp.qpn));

@@ -41,7 +41,7 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let &ResizeCq { start, lkey, log_entries } = resize;
     let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
-    // The owner bits are not checked, because the new buffer may already contain unread entries, which software owns.
+    // The owner bits are not checked. The new buffer may already hold unread entries, which software owns.
     check_ring_access(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
 }
 

@@ -60,22 +60,21 @@ fn ordinary(
     memory: &Memory<'_>,
     found: &mut Findings,
 ) {
-    /// Length of the link to the next WQE, which is not checked because it may be stale.
+    /// Length of the link to the next WQE. The link may be stale and is not checked.
     const LINK_LEN: usize = 8;
     /// Offset of the flags that request checksums and events. These flags are not reserved, although the device
     /// supports neither.
     const FLAGS: usize = 11;
     const KNOWN_FLAGS: u8 = 0x3f;
-    /// Offset of the rate in an address vector. Section 12, T45: libmthca may write any value to this byte, so it is
-    /// not checked.
+    /// Offset of the rate in an address vector. Section 12, T45: not checked, as libmthca may write any value here.
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
         found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} must be set"));
     }
     let datagram = matches!(wqe.operation, Operation::Datagram { .. });
     let nothing = matches!(wqe.operation, Operation::Nop);
-    // Data segments have no reserved bits, and the bytes after inline data are undefined, so only the segments before
-    // the data are compared.
+    // Only the segments before the data are compared: data segments have no reserved bits, and the bytes after inline
+    // data are undefined.
     let head = SendWqe { data: WqeData::Segments(DataSegments::new()), ..wqe.clone() }.emit();
     let ignored = bytes.iter().zip(&head).enumerate().skip(LINK_LEN).map(|(at, (given, kept))| {
         let ignored = given & !kept;
@@ -151,7 +150,7 @@ pub(in super::super) fn recv_wqe(
     found
 }
 
-/// Checks a WQE that a QP has fetched from an SRQ, and the queue's doorbell record.
+/// Checks a WQE that a QP has fetched from an SRQ, and the SRQ's doorbell record.
 pub(in super::super) fn shared_wqe(
     qp: &QueuePair,
     srq: &SharedReceiveQueue,
@@ -180,8 +179,8 @@ pub(in super::super) fn shared_wqe(
     found
 }
 
-/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots still in use by
-/// requests that have been fetched.
+/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots that fetched requests
+/// still use.
 fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, found: &mut Findings) {
     const OLDER: u16 = 1 << 15;
     let waiting = record.posted().wrapping_sub(taken);

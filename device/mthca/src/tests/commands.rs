@@ -1,4 +1,4 @@
-//! Sections 2.3 and 3: rejected commands return the right status code and have no effect.
+//! Rejected commands return the right status code and have no effect (sections 2.3 and 3).
 
 use super::*;
 

@@ -144,7 +144,7 @@ fn multicast_datagram_reaches_members_on_every_port() {
         let entries = user.reap();
         let received =
             entries.iter().find(|entry| entry[0x1d] == 0).expect("the CQ has a receive completion");
-        // The source is LID 1 and `QPN`. The sender recognises its own datagram by this source.
+        // The source, LID 1 and `QPN`, identifies the sender's own datagram.
         assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
     }
     let index = CmdStatus::BadIndex.code();
@@ -206,8 +206,8 @@ fn management_datagram_uses_software_headers() {
     a.ring_doorbell(&doorbell);
     let frames = a.settle();
     let [frame] = &frames[..] else { panic!("expected one frame") };
-    // BTH and DETH follow the Ethernet, IPv4 and UDP headers. The byte that contains the migration bit is not compared,
-    // because that bit depends on the path.
+    // BTH and DETH follow the Ethernet, IPv4 and UDP headers. The byte with the migration bit, which depends on the
+    // path, is not compared.
     assert_eq!((frame[42], &frame[44..54]), (0x64, &HEADERS[10..20]));
     assert_eq!(frame[54..62], HEADERS[20..28]);
     b.hca.handle_frame(frame);

@@ -13,8 +13,7 @@ fn map_eq_selects_eq_for_port_events() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // After the event type is mapped to another queue, events are written to that queue. After the type is unmapped,
-    // events are dropped.
+    // Mapping the event type to another queue redirects events. Once it is unmapped, they are dropped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);
@@ -30,7 +29,7 @@ fn armed_eq_raises_only_one_interrupt() {
     change(&mut driver, false);
     change(&mut driver, true);
     assert_eq!(driver.interrupts(1), 1, "a new EQ is armed for one event");
-    // Arming other queues, whether they exist or not, does not arm this one.
+    // Arming other queues, existing or not, does not arm this one.
     driver.write(EQ_ARM, 0xffff_fff9);
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);
@@ -65,7 +64,7 @@ fn destroyed_eq_receives_no_events() {
     driver.ok(0x014, &[], 2);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(2, 0), [0; 32]);
-    // A re-created queue receives no events before MAP_EQ.
+    // A re-created queue does not receive events before MAP_EQ.
     driver.ok(0x013, &eq_context(8, 1, 0x1200), 2);
     driver.hca.set_link(true);
     assert_eq!(driver.eqe(2, 0), [0; 32]);

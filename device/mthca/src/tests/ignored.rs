@@ -1,5 +1,5 @@
-//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, the counters and the QP snapshot must
-//! show the reason.
+//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, counters and QP snapshot must show the
+//! reason.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, wait};
@@ -85,7 +85,7 @@ fn ignored_store_is_reported_with_reason() {
     ] {
         assert_eq!(records(&mut user, |user| user.store(bar, offset, &bytes)), [record]);
     }
-    // After a reset, no object exists until INIT_HCA.
+    // After a reset, there are no objects until INIT_HCA.
     user.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     let late = records(&mut user, |user| user.store(Bar::Bar2, 0x2010, &doorbell));
     assert_eq!(late, ["ignored UAR[2].send qpn=0x10014 reason=not_initialised"]);
@@ -111,7 +111,7 @@ fn missing_receive_is_reported_on_both_sides() {
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 
-    // UC has no response that could report this to the peer.
+    // UC has no response to report this to the peer.
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);

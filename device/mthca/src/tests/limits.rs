@@ -1,4 +1,4 @@
-//! Tests each limit from both sides: the largest permitted value works, and the next one is rejected with the correct
+//! Tests each limit from both sides. The largest permitted value works, and the next one is rejected with the right
 //! status and logged in one line (section 3.3.6). If the device does not enforce a limit, the next value works too.
 
 use card::frontend::testing::{exchange, logged, pattern};
@@ -24,7 +24,8 @@ const RTS2SQD: u32 = 0x01f;
 /// QP number that no other test object uses.
 const OTHER: u32 = 0x30;
 
-/// Asserts that a command is rejected with this status, and that the rejection logs a single line containing `line`.
+/// Asserts that a command is rejected with status `status`, and that the rejection logs a single line containing
+/// `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));
@@ -37,14 +38,14 @@ fn options(limits: &str) -> Options {
     Options { limits: serde_json::from_str(limits).unwrap(), ..Options::default() }
 }
 
-/// Creates a driver that has completed INIT_HCA, for a device with these limits.
+/// Creates a driver that has completed INIT_HCA, for a device with the given limits.
 fn initialised_with(limits: &str) -> Driver {
     let mut driver = powered_on_with(1, options(limits));
     replay(&mut driver, probe::BRING_UP);
     driver
 }
 
-/// Creates a program on an HCA with LID 1 and these limits. Its QP is in RESET.
+/// Creates a program on an HCA with LID 1 and the given limits. Its QP is in RESET.
 fn user_with(limits: &str) -> User {
     User::of(powered_on_with(1, options(limits)))
 }
@@ -154,7 +155,7 @@ fn init_hca_enforces_table_size_limits() {
     }
 }
 
-/// The sizes of these tables come from the driver's module parameters (section 12, T17).
+/// The driver's module parameters determine the sizes of these tables (section 12, T17).
 #[test]
 fn reported_object_counts_are_not_enforced() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
@@ -165,8 +166,7 @@ fn reported_object_counts_are_not_enforced() {
     }
 }
 
-/// The test reduces the device's capacity to a single object of each kind, because creating 2^17 objects takes several
-/// seconds.
+/// Creating 2^17 objects takes seconds. The test reduces the device's capacity to a single object of each kind instead.
 #[test]
 fn object_beyond_device_capacity_is_rejected() {
     let one = Capacity { entries: 1, leaves: 1 };
@@ -187,7 +187,7 @@ fn object_beyond_device_capacity_is_rejected() {
     }
 }
 
-/// The driver rejects queues longer than the reported limit. The device accepts as many slots as its 16-bit counters
+/// The driver rejects queues beyond the reported limit. The device accepts as many slots as its 16-bit counters
 /// support.
 #[test]
 fn work_queue_slot_limit_is_enforced() {
@@ -218,7 +218,7 @@ fn doorbell_exceeding_send_queue_is_ignored() {
     assert_eq!(user.hca.monitor().ignored_counts().collect::<Vec<_>>(), [("overflow", 1)]);
 }
 
-/// The driver rejects a depth above the reported limit. The device uses the depth in each QP's context.
+/// The driver enforces the reported depth limit. The device uses the depth in each QP's context.
 #[test]
 fn reads_beyond_requester_depth_wait_for_responses() {
     for (log_depth, in_flight) in [(0, 1), (1, 2), (2, 4)] {
@@ -280,8 +280,7 @@ fn pkey_index_limit_is_enforced() {
     driver.ok(INIT2RTR, &with(31), OTHER);
 }
 
-/// The device does not use this index, because the source address of a packet comes from the port. The driver checks
-/// the index.
+/// The driver checks this index. The device does not use it: the source address of a packet comes from the port.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut driver = initialised_with(r#"{"max_gids": 8}"#);
@@ -301,7 +300,7 @@ fn last_uar_page_accepts_doorbells() {
     user.store(Bar::Bar2, 255 * 0x1000 + 0x10, &doorbell);
     assert_eq!(user.settle().len(), 1);
 
-    // Page 256 is outside the BAR. The driver never uses such a page, and strict mode reports a QP that does.
+    // Page 256 is outside the BAR. The driver never uses such a page, and strict mode reports QPs that do.
     assert_eq!(user.hca.region_len(Region::Bar(Bar::Bar2)), 256 * 0x1000);
     user.hca.set_strict(true);
     let next = Qpc { page: 256, ..driver::qpc(RC, OTHER, 2) };
@@ -326,7 +325,7 @@ fn send_wqe_is_limited_by_slot_size() {
     assert_eq!(syndromes(&a.reap()), [0x02], "local QP operation error");
 }
 
-/// The size field of a doorbell or link has six bits, so it cannot hold more than 63 granules of 16 bytes.
+/// The size field of a doorbell or link has six bits, enough for 63 granules of 16 bytes.
 #[test]
 fn longest_send_wqe_has_1008_bytes() {
     const LARGE: WorkQueue =
@@ -345,7 +344,7 @@ fn longest_send_wqe_has_1008_bytes() {
     assert_eq!((syndromes(&a.reap()), b.get(0, 248)), (vec![0], message));
 }
 
-/// PD numbers have 24 bits, and the device keeps no state for protection domains.
+/// PD numbers have 24 bits. The device does not keep state for protection domains.
 #[test]
 fn reported_pd_count_is_not_enforced() {
     let mut driver = initialised();
@@ -408,7 +407,7 @@ fn init_ib_accepts_only_port_1() {
     refused(&mut driver, 0x009, &[0; 56], 2, CmdStatus::BadParam, "port");
 }
 
-/// QUERY_FW reports a limit of 32 outstanding commands. The device needs no limit, because a command is complete when
+/// QUERY_FW reports a limit of 32 outstanding commands. The device does not need a limit, as a command is complete when
 /// the store that started it returns.
 #[test]
 fn reported_command_limit_is_not_enforced() {

@@ -15,7 +15,7 @@ const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;
 
-/// Creates two programs with connected QPs in RTS. Their VMMs have mapped the doorbell pages.
+/// Creates two programs with connected QPs in RTS. Their doorbell pages are mapped.
 fn pair() -> (User, User) {
     let [mut a, mut b] = [1, 2].map(|lid| {
         let mut driver = powered_on_with(lid, Options::default());
@@ -47,7 +47,7 @@ fn messages_complete_with_untrapped_doorbells() {
     }
 }
 
-/// The word that the device reads may be the later of two doorbells, half a doorbell from a 32-bit guest, or garbage.
+/// The device may read the later of two doorbells, half a doorbell from a 32-bit guest, or garbage.
 #[test]
 fn any_doorbell_word_polls_whole_page() {
     let (mut a, mut b) = pair();
@@ -72,7 +72,7 @@ fn any_doorbell_word_polls_whole_page() {
 }
 
 #[test]
-fn one_doorbell_word_announces_all_posted_requests() {
+fn one_doorbell_word_covers_all_posted_requests() {
     let (mut a, mut b) = pair();
     (0..5).for_each(|_| b.post_recv(0x20, 64));
     let first = a.post_without_doorbell(&send(0x10, 64));
@@ -126,7 +126,7 @@ fn doorbell_record_exceeding_queue_size_is_ignored() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Software clears the doorbell record of a QP after resetting the QP and before moving it to INIT again.
+/// Software clears a QP's doorbell record after resetting the QP and before moving it to INIT again.
 #[test]
 fn record_of_reset_qp_is_not_reused() {
     let (mut a, mut b) = pair();
@@ -188,7 +188,7 @@ fn rearming_before_event_is_read_raises_no_second_event() {
     b.arm(2);
     b.settle();
     assert_eq!(events(&mut b), 1);
-    // The doorbell of another CQ has overwritten the doorbell of this CQ.
+    // Another CQ's doorbell has overwritten this one.
     b.receive_event(1);
     b.reap();
     b.arm(2);

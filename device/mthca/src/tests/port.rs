@@ -18,7 +18,7 @@ pub(super) fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues a Get MAD, which must succeed. Returns the attribute data after the header.
+/// Issues a Get MAD that must succeed. Returns the attribute data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);

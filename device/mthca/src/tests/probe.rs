@@ -4,8 +4,8 @@ use protocol::hca::mthca::init::InitHca;
 
 use super::*;
 
-/// Commands 1 to 33, all of them polled. Each line contains the opcode, op_modifier and in_modifier. Some lines also
-/// contain in_param, or values used to build the inbox.
+/// Commands 1 to 33, all polled. Each line contains the opcode, op_modifier and in_modifier. Some lines also contain
+/// in_param, or values used to build the inbox.
 pub(super) const BRING_UP: &str = "
     004 0 00
     ff8 0 00
@@ -169,7 +169,7 @@ fn query_fw_returns_documented_outbox() {
     assert_eq!(outbox, [0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 5]);
 }
 
-/// Section 1.5: a reset preserves config space, and discards everything else immediately.
+/// Section 1.5: a reset preserves config space and immediately discards everything else.
 #[test]
 fn reset_discards_everything_except_config_space() {
     let mut driver = initialised();
@@ -180,7 +180,7 @@ fn reset_discards_everything_except_config_space() {
     assert_eq!(ids, [0xb3, 0x15, 0x74, 0x62]);
     let (status, _) = driver.command(0x012, 1 << 9, 2);
     assert_eq!(status, CmdStatus::BadSysState.code());
-    // No ICM is mapped after the reset, so the region's page table entries cannot be read.
+    // After the reset, the region's page table entries cannot be read, as ICM is not mapped.
     driver.ok(0x007, &InitHca::DRIVER_DEFAULT.emit(), 0);
     let refused = driver.with_inbox(0x00d, &Mpt::buffer(0x11, 4096, MTT + 0x2000).bytes(), 0x11);
     assert_eq!(refused, CmdStatus::BadParam.code());

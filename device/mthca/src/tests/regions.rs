@@ -1,5 +1,5 @@
-//! Tests of keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2). To access a region, the tests make the device
-//! write events to an event queue buffer inside it.
+//! Tests of keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2). To make the device access a region, the tests
+//! place an event queue buffer inside it.
 
 use super::*;
 

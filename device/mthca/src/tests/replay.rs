@@ -1,4 +1,4 @@
-//! Tests that record sessions and replay them without a driver.
+//! Records sessions and replays the recordings without a driver.
 
 use card::frontend::testing::{pattern, wait};
 use card::hca::Hca;
@@ -67,7 +67,7 @@ fn replay_reproduces_session_trace() {
     hca.set_trace(Some(again.trace(TraceFormat::Text)));
     assert_same(&mut hca, &records[0]);
     hca.flush();
-    // The session's trace starts after bring-up, so compare only the end of the replay's trace.
+    // The recorded trace starts after bring-up. Compare only the end of the replay's trace.
     let (first, whole) = (traced.text(), again.text());
     assert!(first.lines().count() > 100);
     for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {

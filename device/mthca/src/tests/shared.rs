@@ -100,7 +100,7 @@ fn rejects_duplicate_and_unknown_srq_numbers() {
     user.ok(0x036, &[], SRQN);
     assert_eq!(user.command(0x037, 0, SRQN).0, CmdStatus::BadResState.code());
     user.ok(0x035, &context.concat(), SRQN);
-    // SRQ numbers have no generation bits (section 6.6), so numbers of 2^12 and above are outside the table.
+    // SRQ numbers have no generation bits (section 6.6). Numbers of 2^12 and above are outside the table.
     for op in [0x036, 0x037, 0x040] {
         assert_eq!(user.command(op, 0, 1 << 12 | SRQN).0, CmdStatus::BadIndex.code(), "{op:03x}");
     }

@@ -74,7 +74,7 @@ fn error_state_flushes_old_and_new_requests() {
     exchange(&mut a, &mut b);
     let sends = a.reap();
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
-    // Receives have no doorbell, so the device polls the doorbell record.
+    // The device polls the doorbell record, as receives have no doorbell.
     a.post_recv(0, 64);
     let later = a.hca.next_deadline().expect("the device polls the doorbell record of a QP in ERR");
     a.advance(later);
@@ -123,7 +123,7 @@ fn qp_drained_in_sqd_resumes_on_sqd2rts() {
     a.ok(RTS2SQD, &[], QPN | 1 << 31);
     assert_eq!(a.query().state, 7, "draining");
     assert!(a.events().is_empty());
-    // The packet was not delivered to the peer, so it is retransmitted at the deadline.
+    // The packet was lost and is retransmitted at the deadline.
     let deadline = a.hca.next_deadline().unwrap();
     a.advance(deadline);
     exchange(&mut a, &mut b);
@@ -150,7 +150,7 @@ fn completions_for_missing_cq_are_lost() {
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
 }
 
-/// A READ depth of 0 disables READs and atomics, so software must not post any.
+/// A READ depth of 0 disables READs and atomics. Software must not post any.
 #[test]
 fn read_depth_zero_forbids_reads_and_atomics() {
     for (operation, refused) in [
@@ -169,7 +169,7 @@ fn read_depth_zero_forbids_reads_and_atomics() {
     }
 }
 
-/// Remote access must be permitted by both the QP and the key.
+/// Remote access requires permission from both the QP and the key.
 #[test]
 fn disabled_remote_operation_fails_as_invalid_request() {
     let (mut a, mut b) = (User::new(1), User::new(2));

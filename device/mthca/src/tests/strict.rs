@@ -1,4 +1,4 @@
-//! Tests of strict mode: each violation is reported under one rule only, and nothing is reported for correct software.
+//! Strict mode: each violation is reported under one rule only, and nothing is reported for correct software.
 
 use card::frontend::testing::exchange;
 use card::telemetry::monitor::Rule;
@@ -404,7 +404,7 @@ fn unmap(user: &mut User, start: u64, pages: u32) {
     assert_eq!(user.command(0xff9, start, pages).0, 0);
 }
 
-/// Re-creates the QP so that it receives from the SRQ.
+/// Re-creates the QP as one that receives from the SRQ.
 fn share(user: &mut User) {
     let base = qpc(RC, 2);
     connect(user, &Qpc { responder: base.responder.with_srq(true), ..base });
@@ -427,8 +427,7 @@ fn conforming_driver_causes_no_violations() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Software updates the record for several requests before it rings their doorbells, so the record runs ahead of the
-    // doorbells.
+    // The record runs ahead of the doorbells: software updates it for several requests before it rings them.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
@@ -456,7 +455,7 @@ fn conforming_driver_causes_no_violations() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// Releases all objects, including those of user programs, as happens when `ib_mthca` is unloaded (section 3.6).
+/// Releases all objects, including user programs' objects, as happens when `ib_mthca` is unloaded (section 3.6).
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);
@@ -525,7 +524,7 @@ fn arm_sequence_stays_valid_until_event_is_read() {
 #[test]
 fn rejected_command_is_not_reported() {
     let (mut a, _) = pair();
-    // The command is rejected because the CQ is already valid.
+    // The CQ is already valid, and the command is rejected.
     let context = with(super::user::cq_context(), 0x14, &[0, 0, 0, 9]);
     assert_eq!(a.with_inbox(0x016, &context, CQN), CmdStatus::BadResState.code());
     assert_eq!(violations(&a), []);

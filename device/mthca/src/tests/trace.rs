@@ -1,5 +1,5 @@
-//! Tests of command traces. They cover the commands that the driver executes in its probe function (mthca interface,
-//! section 14.3), commands on a program's objects, and rejected commands.
+//! Tests the traces of the driver's probe (mthca interface, section 14.3), of commands on a program's objects, and of
+//! rejected commands.
 
 use card::frontend::testing::assert_golden;
 use card::telemetry::testing::Written;

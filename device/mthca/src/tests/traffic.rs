@@ -158,7 +158,7 @@ fn unsignalled_requests_complete_without_cqe() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// Section 12, T51: the doorbell record may announce requests whose doorbells have not arrived yet.
+/// Section 12, T51: the doorbell record may cover requests whose doorbells have not arrived yet.
 #[test]
 fn doorbells_for_executed_wqes_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);
@@ -229,8 +229,8 @@ fn wrong_key_fails_request_and_flushes_rest() {
     a.ring_doorbell(&last);
     exchange(&mut a, &mut b);
     let entries = a.reap();
-    // After the remote access error, the send queue is flushed first, and then the receive queue. Even unsignalled
-    // requests complete.
+    // After the remote access error, the send queue is flushed, then the receive queue. Even unsignalled requests
+    // complete.
     assert_eq!(syndromes(&entries), [0x13, 0x05, 0x05, 0x05]);
     assert_eq!(entries.iter().map(|entry| entry[0x1c]).collect::<Vec<_>>(), [0xff, 0xff, 0xff, 0xfe]);
     let failed = [
@@ -290,7 +290,7 @@ fn missing_receives_exhaust_rnr_retries() {
     a.post(&send(0, 8));
     wait(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x16]);
-    // A receive that is posted late still succeeds, because the device reads the doorbell record on each attempt.
+    // A late receive still succeeds: the device reads the doorbell record on each attempt.
     let (mut a, mut b) = User::pair(RC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);

@@ -1,4 +1,4 @@
-//! A user program with its own queues, which accesses the device as `libmthca` does.
+//! A user program with its own queues that accesses the device as `libmthca` does.
 
 use std::ops::{Deref, DerefMut};
 
@@ -48,8 +48,8 @@ const SQ: WorkQueue = WorkQueue {
 };
 const RQ: WorkQueue =
     WorkQueue { bus: QP_BUFFER, offset: 0, slot: 64, slots: SLOTS, record: record(RQ_RECORD) };
-/// Key of the data region. The region's four pages are in descending order on the bus, and the region starts inside the
-/// first page.
+/// Key of the data region, whose four pages are in descending order on the bus. The region starts inside the first
+/// page.
 const DATA_KEY: u32 = 0x22;
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 const DATA_LEN: u64 = 0x3000;
@@ -125,7 +125,7 @@ pub(super) const fn record(index: u32) -> u64 {
 }
 
 impl User {
-    /// Creates a program on an HCA with this LID. Its QP is in RESET.
+    /// Creates a program on an HCA with LID `lid`. Its QP is in RESET.
     pub(super) fn new(lid: u16) -> Self {
         Self::of(powered_on_with(lid, Options::default()))
     }

@@ -9,8 +9,7 @@ use engine::{Instant, Service};
 
 /// Minimum time between notifications for a flow. IBTA annex A17 leaves the value to the device.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// Tolerance for late actions on a rate-limited flow or a slow link. Several bursts at the minimum rate take less time
-/// than this.
+/// Tolerance for late actions on a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
 const SLOW: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -50,7 +49,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the tolerance for late actions. Simulated time advances from event to event, so only rate limits and
+    /// Returns the tolerance for late actions. Since simulated time advances from event to event, only rate limits and
     /// slow links can delay an action.
     pub(super) fn slack(&self, id: SideId) -> Duration {
         if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {

@@ -67,7 +67,7 @@ impl Cursor {
         Err("no request causes this access".to_owned())
     }
 
-    /// Checks that writing `data` to address `at` in the region with `key` is the next expected effect.
+    /// Checks that the next expected effect is to write `data` to address `at` in the region with key `key`.
     fn store(
         &mut self,
         ops: &[Op],
@@ -124,8 +124,7 @@ impl Checker<'_> {
         match event {
             HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
                 let ops = &pair.lives[life].sides[id.side].ops;
-                // Original values that the atomics must return. A value is unset until the peer has executed the
-                // atomic.
+                // Original values that the atomics must return, unset until the peer has executed them.
                 let originals = self.side(peer).originals.clone();
                 let bytes = |index: usize, op: &Op| match op.request.op {
                     SendOp::Read { .. } => pair.source_bytes(peer.side, &op.from),
@@ -192,7 +191,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a local key operation. Key operations must execute once and in posting order. An invalidation or fenced
+    /// Checks a local key operation. Key operations must execute once, in posting order. An invalidation or fenced
     /// operation must not execute while earlier requests are outstanding.
     pub(super) fn on_key_access(&mut self, id: SideId, op: &KeyOp) -> Result<(), Violation> {
         let (ops, side) = (self.ops(id), self.side_mut(id));

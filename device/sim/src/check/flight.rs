@@ -1,4 +1,4 @@
-//! Checks what an RC requester sends, given the responses it has received.
+//! Checks the packets of an RC requester against the responses it has received.
 //!
 //! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are relative
 //! to the first PSN of the connection.
@@ -40,11 +40,11 @@ pub(super) struct Flight {
     last_nak_psn: Option<u32>,
     /// Number of times that the oldest unacknowledged packet has been sent. An RNR NAK resets the number to 0.
     transmissions: u32,
-    /// Number of retries since the last acknowledgement or RNR NAK. This is a range, because the model cannot always
-    /// determine the exact number.
+    /// Number of retries since the last acknowledgement or RNR NAK. A range: the model cannot always determine the
+    /// exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the next retry may be missing from the retry count. If the cause of the retry is older than the last
-    /// acknowledgement, the requester may have counted the retry before the acknowledgement reset the count.
+    /// Whether the next retry may be missing from the retry count. If its cause is older than the last acknowledgement,
+    /// the requester may have counted it before the acknowledgement reset the count.
     retry_optional: bool,
     rnr_until: Option<Instant>,
     /// Number of RNR NAKs since a packet was last acknowledged.
@@ -233,7 +233,7 @@ impl Flight {
                     self.progress(now, before, overdue);
                     if self.unacked == psn && self.rnr_until.is_none() {
                         self.rnr_until = Some(now + RnrTimer::new(timer).duration());
-                        // The responder is alive, so earlier losses do not count.
+                        // Earlier losses do not count, as the responder is alive.
                         (self.timer_from, self.transmissions, self.retries) = (None, 0, 0..=0);
                         self.rnr_naks += 1;
                     }
@@ -276,8 +276,8 @@ impl Flight {
         if self.unacked > before {
             (self.transmissions, self.retries, self.rnr_naks) = (0, 0..=0, 0);
             (self.rnr_until, self.last_nak_psn) = (None, None);
-            // The timer may have expired before this acknowledgement. The resulting retry is still permitted, because
-            // it may have waited for the link.
+            // The timer may have expired before this acknowledgement. The retry may have waited for the link and is
+            // still permitted.
             self.retry_allowed |= overdue;
             self.retry_optional = self.retry_allowed;
             self.next = self.next.max(self.unacked);

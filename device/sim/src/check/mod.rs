@@ -50,7 +50,7 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Returns the number of packets in a message or in a READ response, which is at least 1.
+/// Returns the number of packets in a message or READ response, at least 1.
 fn packet_count(len: u32, mtu: usize) -> u32 {
     u32::try_from((len as usize).div_ceil(mtu).max(1)).expect("a packet has at least one byte")
 }
@@ -72,7 +72,7 @@ pub struct Checker<'a> {
     queues: BTreeMap<usize, SharedQueue>,
     /// Current P_Keys of both sides of each pair.
     pkeys: Vec<[Pkey; 2]>,
-    /// P_Key of the packet being delivered, if it belongs to another partition.
+    /// P_Key of the packet being delivered, if from another partition.
     foreign_pkey: Option<Pkey>,
     /// Time from which the network no longer loses, duplicates or reorders packets.
     clean_from: Instant,
@@ -249,7 +249,7 @@ impl<'a> Checker<'a> {
         self.sides.iter().flatten().all(Side::is_finished)
     }
 
-    /// Describes the progress of a run that does not finish.
+    /// Describes how far a stuck run has progressed.
     pub fn progress(&self) -> String {
         let parts = self.sides.iter().enumerate().flat_map(|(pair, sides)| {
             sides.iter().enumerate().map(move |(side, of)| format!("pair {pair} side {side}: {of}"))

@@ -36,7 +36,7 @@ impl Checker<'_> {
         self.queues.entry(srq).or_default().push_back(FetchedRequest { wr_id, srq, area });
     }
 
-    /// Checks that a QP may fetch this request from a shared queue.
+    /// Checks that a QP may fetch a request from a shared queue.
     pub(super) fn on_shared_fetch(
         &mut self,
         node: usize,

@@ -52,7 +52,7 @@ pub(super) struct Side {
     /// In SQD, whether the drained event is due.
     drain_due: bool,
     established: bool,
-    /// Whether software has moved the QP to ERR or RESET. The QP must not send afterwards.
+    /// Whether software has moved the QP to ERR or RESET. It must not send afterwards.
     muted: bool,
     /// Time from which requests between the side and its peer may remain unanswered.
     pub(super) unreachable_since: Option<Instant>,
@@ -66,7 +66,7 @@ pub(super) struct Side {
     pub(super) missed_receive: bool,
     /// Progress of the peer's requests at this side.
     pub(super) executed: Cursor,
-    /// Original value that each of the peer's atomics must return. Set when the atomic is executed.
+    /// Original value that each of the peer's atomics must return, set when it is executed.
     pub(super) originals: Vec<Option<u64>>,
     /// Progress of the responses to the side's own requests.
     pub(super) returned: Cursor,
@@ -282,8 +282,8 @@ impl Checker<'_> {
                     side.flight.transmissions()
                 );
                 if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
-                    // Upper bound: the sum of all timeouts, plus slack for packets that were in flight, or an RNR wait
-                    // that was in progress, when the connection was cut.
+                    // Upper bound: the sum of all timeouts, plus slack for packets in flight or an RNR wait in progress
+                    // when the connection was cut.
                     let timeouts: Duration =
                         (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
                     let longest = timeouts
@@ -412,8 +412,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// If the QP is in ERR and its requests are flushed by the engine's owner, checks that the engine has fetched no
-    /// more of them than necessary.
+    /// If the engine's owner flushes the requests of a QP in ERR, checks that the engine has fetched no more of them
+    /// than necessary.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);

@@ -1,4 +1,4 @@
-//! Checks that UC and UD deliver messages complete and exactly as posted, and deliver none that must be rejected.
+//! Checks that UC and UD deliver messages whole and exactly as posted, and never one that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
@@ -11,7 +11,7 @@ use crate::plan::GRH_BYTES;
 use crate::plan::{Area, Op, Pair, pkey_index, va};
 use engine::{Access, GrhArea, RecvDone, SendOp, State};
 
-/// Messages that a side has received from its peer.
+/// The messages that a side has received from its peer.
 #[derive(Debug)]
 pub(super) struct Received {
     /// Index of the first message that can still arrive, if the network keeps packets in order.
@@ -156,7 +156,7 @@ impl Checker<'_> {
         let ops = self.ops(peer)[..sender.sends.done].iter().enumerate();
         let mut due = ops.filter(|(index, op)| {
             // Received messages are identified by their immediate data or content. A message of a few bytes may have
-            // been mistaken for a different message.
+            // been mistaken for another.
             let known = op.imm().is_some() || (op.len >= 8 && op.request.op != SendOp::Nop);
             let fits = op.imm().is_none() && !op.takes_receive() || Some(op.len as usize) <= shortest;
             let sent = op.fails.is_empty() && !op.refused && sender.sent_at[*index] > self.clean_from;

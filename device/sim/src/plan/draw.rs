@@ -31,7 +31,7 @@ pub fn draw(seed: u64) -> Plan {
     let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
-    // XRC is best tested with several targets that share SRQs, so some plans consist mostly of XRC pairs.
+    // Some plans consist mostly of XRC pairs: XRC is best tested with several targets that share SRQs.
     let services: &[_] = if rng.random_ratio(1, 4) {
         &[Service::XrcIni, Service::XrcIni, Service::XrcIni, Service::Rc]
     } else {
@@ -120,8 +120,8 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     }
 }
 
-/// Draws the ACK timeout. Every second pair uses a doubling timeout, which starts lower so that a connection still
-/// fails quickly.
+/// Draws the ACK timeout. Every second pair uses a doubling timeout, which starts lower to let connections fail
+/// quickly.
 fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));
     if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }
@@ -238,7 +238,7 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Draws an XRC initiator's request that must fail because of the SRQ it names.
+/// Draws an XRC initiator's request that must fail for the SRQ it names.
 fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
     loop {
         let (mut op, recv) = reliable::draw_op(rng, pair, 0);

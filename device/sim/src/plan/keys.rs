@@ -21,7 +21,7 @@ pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -
     }
 }
 
-/// Draws a request that must fail because of a key, and the receive request that it consumes, if any.
+/// Draws a request that must fail for its key, and the receive request that it consumes, if any.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (own, theirs) = (side, 1 - side);
@@ -108,7 +108,7 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
         // A region must be invalid before it is registered again. If an earlier READ invalidates it, the fence waits
-        // for that READ.
+        // for the READ.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));
@@ -202,7 +202,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
                 let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
                 let (register, start) = loop {
-                    // A bind uses addresses in the region, so the region must not be zero-based.
+                    // A bind uses addresses in the region, which must not be zero-based.
                     let (register, start) = fast_register(rng, pair, side, parent, area, rights);
                     if start != 0 {
                         break (register, start);
@@ -215,8 +215,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
         work.push((local(op), None));
         match (kind, parent) {
             (WindowKind::Type2B, _) => work.push((local(invalidate(window)), None)),
-            // Unbind the window with a zero-length bind, because the region cannot be invalidated while the window is
-            // bound.
+            // Unbind the window with a zero-length bind. The region cannot be invalidated while the window is bound.
             (WindowKind::Type1, Some(parent)) => {
                 let op = match op {
                     KeyOp::Bind(bind) => KeyOp::Bind(Bind { len: 0, parent: Lkey::new(parent), ..bind }),

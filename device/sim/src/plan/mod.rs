@@ -1,4 +1,4 @@
-//! Plan for a simulated run: nodes, queue pairs, requests and software actions, all drawn before the run starts.
+//! The plan for a simulated run: nodes, queue pairs, requests and software actions, all drawn before the run.
 //!
 //! A *pair* is two queue pairs connected to each other (for XRC, an initiator and its target). A pair can be connected
 //! several times in a row; each connection, up to the next RESET, is called a *life*. Each side of a pair has four
@@ -6,7 +6,7 @@
 //!
 //! - SOURCE: random bytes that never change, used for gathers and for READs by the peer;
 //! - TARGET: one area per incoming message, separated by gaps that must not be written;
-//! - HOT: the target of overlapping WRITEs, so that wrong ordering is detected;
+//! - HOT: the target of overlapping WRITEs, to detect wrong ordering;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
 //! Each protection domain of a node also has a CELLS region, with the words that all its queue pairs use for atomics. A
@@ -156,7 +156,7 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// Layout of the GRH area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, in their initial states, each with its side. A key is used in only one life.
+    /// Keys that work requests can modify, in their initial states, each with its side. Each is used in only one life.
     pub keys: Vec<(usize, Key)>,
 }
 

@@ -32,7 +32,7 @@ fn received(user: &mut User) -> usize {
 }
 
 #[test]
-fn qp_with_blocked_loopback_receives_no_own_datagrams() {
+fn blocked_loopback_excludes_own_datagrams() {
     for block in [false, true] {
         let (mut a, mut b) = (member(1, block), member(2, true));
         a.post(&request(WqeOpcode::Send, Operation::Datagram(to_group()), a.data(0, 100)));

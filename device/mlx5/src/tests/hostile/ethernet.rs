@@ -31,7 +31,7 @@ const RQTN: Rqtn = Rqtn::new(1);
 /// The first `CREATING` commands returned by [`usual`] create objects. The rest use or destroy them.
 const CREATING: usize = 14;
 
-/// Returns the inputs of valid commands, ordered so that all of them succeed.
+/// Returns the inputs of valid commands, in an order in which all of them succeed.
 fn usual() -> Vec<Vec<u8>> {
     let domain = TransportDomain::new(1);
     let queue = WorkQueue {
@@ -132,7 +132,7 @@ fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
     driver
 }
 
-/// Replaces a few words at random. Most of the new values are small, so that they often refer to other objects.
+/// Replaces a few words at random. Most of the new values are small and often refer to other objects.
 fn mutate(random: &mut Random, input: &mut [u8]) {
     for _ in 0..random.below(4) {
         let at = 8 + random.below(input.len() - 8) / 4 * 4;
@@ -167,7 +167,7 @@ fn work(random: &mut Random, driver: &mut Driver) {
 }
 
 #[test]
-fn random_ethernet_commands_never_stop_device() {
+fn random_ethernet_commands_complete() {
     let (mut random, commands) = (Random(0x7f4a_7c15_9e37_79b9), usual());
     let frames = [arp(OWN), tcp4(OWN, &[C_TAG]), udp6(OWN, &[]), vec![0xff; 13], vec![0xff; 1500]];
     let mut driver = populated_ethernet(&commands);

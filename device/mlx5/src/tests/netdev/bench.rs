@@ -1,4 +1,4 @@
-//! A test bench for the NIC without the surrounding HCA. A test can choose the TIRs that receive a frame.
+//! A test bench for the NIC without the HCA around it. A test can choose the TIRs that receive a frame.
 
 use card::frontend::table::{Page, TableContext};
 use card::frontend::{Context, Frontend as _};
@@ -127,7 +127,7 @@ impl Bench {
         self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
     }
 
-    /// Receives a frame from the wire, and delivers it as `delivery` specifies.
+    /// Receives a frame from the wire, delivered as `delivery` specifies.
     pub(super) fn receive_as(&mut self, frame: &[u8], delivery: &Delivery) {
         let (link, cx) = (self.link, &mut context!(self));
         let steer = |_: &mut Resources, _: &[u8], _: &Layers| Deliveries::from_iter([delivery.clone()]);
@@ -156,7 +156,7 @@ impl Bench {
 
 impl drivers::Bus for Bench {
     fn configure(&mut self, offset: u64, bytes: &[u8]) {
-        // The bench has no MSI-X gate, so the effect of the write can be ignored.
+        // The bench has no MSI-X gate. The effect of the write can be ignored.
         let _effect = self.config.write(offset, bytes);
     }
 

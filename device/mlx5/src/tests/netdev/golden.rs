@@ -1,6 +1,6 @@
-//! Replays the sessions of a guest with an Ethernet port. Frames, CQEs, and the outputs of commands for the netdev and
-//! the flow tables must match the recording. The recorded flow tables select the TIRs for received frames. Other
-//! outputs are compared by the golden tests of the whole device.
+//! Replays recordings of a guest with an Ethernet port. Frames, CQEs, and the outputs of netdev and flow table commands
+//! must match the recording. The recorded flow tables select the TIRs for received frames. Other outputs are compared
+//! by the whole device's golden tests.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use protocol::net::layers::{Layers, Transport};
 
 use super::*;
 
-/// The traces, in the order they were recorded, each with the number of outputs that are compared.
+/// The traces, in recording order, each with its number of compared outputs.
 const TRACES: [(&str, usize); 9] = [
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"), 73),
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"), 0),
@@ -49,7 +49,7 @@ fn numbered(line: &str) -> (u32, u32, &str) {
     (value(16), value(10), parts.next().unwrap())
 }
 
-/// Returns whether the outputs of a command must match the recording.
+/// Returns whether a command's outputs must match the recording.
 fn is_compared(opcode: CommandOpcode) -> bool {
     matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x919 | 0x92f..=0x93c)
 }
@@ -85,7 +85,7 @@ struct Replay {
     sqs: BTreeMap<u32, Ring>,
     rqs: BTreeMap<u32, Ring>,
     cqs: BTreeMap<u32, Ring>,
-    /// Frames that the device has sent, but that have not yet been found in the recording.
+    /// Frames that the device has sent but that have not yet been found in the recording.
     frames: Vec<Vec<u8>>,
     compared: usize,
 }
@@ -192,9 +192,8 @@ impl Replay {
         self.frames.extend(self.driver.frames());
     }
 
-    /// Writes the data of a WQE to memory. The recording contains only the first bytes of each frame. The remaining
-    /// bytes are zeros, except for one word in each segment, which is chosen so that the recorded TCP checksum is
-    /// correct.
+    /// Writes a WQE's data to memory. The recording contains only the first bytes of each frame. The remaining bytes
+    /// are zeros, except for one word in each segment, which is chosen so that the recorded TCP checksum is correct.
     fn fill(&mut self, wqe: &[u8], sqn: Sqn, frames: &[&str]) {
         let FrameOperation::Send { header, data, .. } = FrameWqe::parse(wqe, sqn).unwrap().operation else {
             return;
@@ -268,8 +267,8 @@ impl Replay {
     }
 }
 
-/// Fills in bytes that the recording does not contain. `header` contains the known bytes after the recorded part. The
-/// word at `at` is set so that the TCP checksum is correct.
+/// Fills in the bytes missing from the recording. `header` contains the known bytes after the recorded part. The word
+/// at `at` is set to make the TCP checksum correct.
 fn complete(frame: &mut [u8], header: &[u8], at: usize) {
     if !header.is_empty() {
         frame[RECORDED..RECORDED + header.len()].copy_from_slice(header);
@@ -284,7 +283,7 @@ fn complete(frame: &mut [u8], header: &[u8], at: usize) {
     }
 }
 
-/// The device assigns the recorded numbers, sends the recorded frames and writes the recorded CQEs.
+/// The device must assign the recorded numbers, send the recorded frames and write the recorded CQEs.
 #[test]
 fn netdev_objects_frames_and_cqes_match_recording() {
     let mut replay = Replay::new();

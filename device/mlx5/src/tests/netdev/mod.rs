@@ -249,8 +249,8 @@ impl Net {
         self.driver.ring(self.uar, driver::SEND, &doorbell.to_be_bytes());
     }
 
-    /// Creates a flow table at this level and makes it the root. Its only entry forwards all frames with `ether_type`
-    /// to `to`.
+    /// Creates a flow table at level `level` and makes it the root. Its only entry forwards all frames with
+    /// `ether_type` to `to`.
     fn create_flow_table(&mut self, level: u8, ether_type: u16, to: Destination) -> FlowTableId {
         let context = FlowTableContext { level, log_size: 4, ..FlowTableContext::default() };
         let create = Command::CreateFlowTable(CreateFlowTable { table_type: 0, context });
@@ -284,7 +284,7 @@ impl Net {
         self.modify_sq(WorkQueueState::Ready);
     }
 
-    /// Posts a receive with buffers of these lengths. Returns the addresses of the buffers.
+    /// Posts a receive with buffers of the given lengths. Returns their addresses.
     fn post_receive(&mut self, lens: &[u32]) -> Vec<u64> {
         let stride = 16 * lens.len().next_power_of_two();
         let number = u64::from(self.received);

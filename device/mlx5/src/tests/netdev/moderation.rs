@@ -39,7 +39,7 @@ impl Net {
         self.driver.receive(&plain(2, 60));
     }
 
-    /// Returns the CQNs from all completion events.
+    /// Returns the CQN of each completion event.
     fn events(&mut self) -> Vec<Cqn> {
         let entries = (0..16).map(|entry| self.driver.peek(EVENTS + entry * eqe::LEN as u64, eqe::LEN));
         let events: Vec<_> =

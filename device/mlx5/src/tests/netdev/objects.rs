@@ -193,7 +193,7 @@ fn queries_return_contexts_as_modified() {
     assert_eq!((context.counter_set, context.state, context.cqn), (set, 1, net.cqs[1]));
 }
 
-/// Section 20, M-22: QPs, SQs and RQs share one doorbell format, so their numbers are disjoint.
+/// Section 20, M-22: QPs, SQs and RQs share one doorbell format and therefore have disjoint numbers.
 #[test]
 fn sq_and_rq_numbers_are_disjoint_from_qp_numbers() {
     let mut net = Net::new();

@@ -58,7 +58,7 @@ fn unsignaled(wqe: FrameWqe<'static>) -> FrameWqe<'static> {
     FrameWqe { control: ControlSegment { completion: 0, ..wqe.control }, ..wqe }
 }
 
-/// Returns a WQE with this index, without posting it.
+/// Returns a WQE with index `index`, without posting it.
 fn bytes(net: &Net, index: u16) -> Vec<u8> {
     let wqe = frame(net);
     FrameWqe { control: ControlSegment { index, ..wqe.control }, ..wqe }.emit()
@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
         net.driver.poke(SQ_RECORD + 6, &[0, 65]);
         ring(net, &output(&wqe));
     }),
-    // The WQEs are executed, but none of them generates a CQE, so software cannot detect that the blocks are free.
+    // The WQEs are executed without generating CQEs. Software cannot detect that the blocks are free.
     (&SQ_OVERRUN, |net| {
         for _ in 0..65 {
             send(net, |net| unsignaled(frame(net)));

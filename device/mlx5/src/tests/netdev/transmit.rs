@@ -268,7 +268,7 @@ fn sqs_send_in_turn() {
     assert_eq!(lens, [154, 70, 154, 154]);
 }
 
-/// Section 20, M-1: an SQ full of WQEs that send no frames does not block the device.
+/// Section 20, M-1: an SQ full of WQEs that do not send frames does not block the device.
 #[test]
 fn poll_executes_bounded_number_of_wqes() {
     let mut net = Net::new();
@@ -305,7 +305,7 @@ fn doorbells_for_stopped_sqs_are_ignored() {
     assert_eq!(counts, [("foreign_page", 1), ("overflow", 1), ("sq_state", 1)]);
 }
 
-/// Section 7.4: a mapped page may hold only another queue's doorbell, and the device must still poll this SQ.
+/// Section 7.4: even if a mapped page holds only another queue's doorbell, the device must poll this SQ.
 #[test]
 fn doorbell_for_unknown_queue_polls_sq_record() {
     let mut net = Net::of(Bench::mapped(), 1);
@@ -313,7 +313,7 @@ fn doorbell_for_unknown_queue_polls_sq_record() {
     let (sqn, frame) = (net.sqn, plain(2, 64));
     for number in 0..200 {
         let wqe = net.wqe(EthernetSegment::default(), &frame, 0);
-        // `post` rings the doorbell of `net.sqn`, so use a number that no queue has.
+        // `post` rings the doorbell of `net.sqn`. Use a number that no queue has.
         net.sqn = Sqn::new(0x77);
         net.post(&wqe);
         net.sqn = sqn;

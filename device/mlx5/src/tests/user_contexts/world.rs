@@ -34,7 +34,7 @@ use protocol::ids::{
 use super::super::*;
 use super::UserCommands as _;
 
-/// Bus address of the user memory, which has a page for each queue and record.
+/// Bus address of the UMEM, which has a page for each queue and record.
 const UMEM: u64 = 0x60_0000;
 const UMEM_PAGES: u64 = 16;
 
@@ -43,7 +43,7 @@ pub(in super::super) struct World {
     pub(super) user: UserId,
     pub(super) eqn: Eqn,
     pub(super) umem: UmemId,
-    /// User memory that holds doorbell records. Initially the same as `umem`.
+    /// UMEM that holds doorbell records. Initially the same as `umem`.
     pub(super) records: UmemId,
     pub(super) uar: UarIndex,
     pub(super) pd: Pdn,
@@ -67,7 +67,7 @@ pub(in super::super) struct World {
 /// A command that makes a new or changed object refer to another object.
 pub(super) struct Creator {
     pub(super) reference: &'static str,
-    /// Replaces the number of the referenced object in the first world with its counterpart in the second world.
+    /// Replaces the referenced object's number in the first world with its counterpart in the second.
     pub(super) replace: fn(&mut World, &World),
     pub(super) input: fn(&World) -> Vec<u8>,
 }
@@ -124,7 +124,7 @@ impl World {
         *output.first_chunk().unwrap()
     }
 
-    /// Returns a queue of 64 entries of 64 bytes each in the user memory.
+    /// Returns a queue of 64 entries of 64 bytes each in the UMEM.
     fn queue(&self, kind: u8, page: u64) -> WorkQueue {
         WorkQueue {
             kind,
@@ -259,16 +259,15 @@ impl World {
         Command::ModifyRqt(modify, RqNumbers::parse(&list)).emit(0)
     }
 
-    /// Returns the input of a command that creates a TIR. Dispatch type 0 is direct (to the RQ), and 1 is indirect (to
-    /// the RQT).
+    /// Returns the input for creating a TIR. Dispatch type 0 is direct (to the RQ), and 1 is indirect (to the RQT).
     fn create_tir(&self, dispatch: u8) -> Vec<u8> {
         let (domain, rqn, rqtn) = (self.domain, self.rqn, self.rqtn);
         let context = TirContext { dispatch, domain, rqn, rqtn, ..TirContext::default() };
         Command::CreateTir(CreateTir { context }).emit(0)
     }
 
-    /// Returns the input of a command that sets a flow table entry. The entry forwards frames to destinations, each
-    /// given as its kind and number, and counts the frames in `counters` flow counters.
+    /// Returns the input for setting a flow table entry. It forwards frames to destinations, each given as its kind and
+    /// number, and counts them in `counters` flow counters.
     fn set_entry(&self, destinations: &[(u8, u32)], counters: u32) -> Vec<u8> {
         let list =
             destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
@@ -287,7 +286,7 @@ impl World {
     }
 }
 
-/// Returns the input of a command that creates a flow table.
+/// Returns the input for creating a flow table.
 fn table(level: u8, miss: Option<FlowTableId>) -> Vec<u8> {
     Command::CreateFlowTable(CreateFlowTable { table_type: 0, context: table_context(level, miss) }).emit(0)
 }
@@ -435,7 +434,7 @@ pub(super) fn creators() -> Vec<Creator> {
             "new miss table",
             |to, from| to.group = FlowGroupId::new(from.table.get()),
             |world| {
-                // The command does not use the world's group, so this field holds the number of the miss table.
+                // The command does not use the world's group. The field holds the number of the miss table instead.
                 let miss = FlowTableId::new(world.group.get());
                 let context = table_context(3, Some(miss));
                 let fields = FlowTableFields::MISS;
