@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// The document defines the start of a queue as an address (table 3-2-28). The device also accepts an offset.
+    /// The document defines a queue's start as an address (table 3-2-28). The device also accepts an offset.
     #[test]
     fn queue_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;

@@ -1,8 +1,8 @@
 //! The configured limits that QUERY_DEV_LIM advertises.
 //!
 //! J-09: the public driver programs its own table sizes regardless of the advertised limits. Counts up to the bounds of
-//! INIT_HCA are therefore accepted. Only the length of a CQ is checked against the advertised limit, as the
-//! specification requires.
+//! INIT_HCA are therefore accepted. Only CQ lengths are checked against the advertised limit, as the specification
+//! requires.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1, 3.3 and 3.11.
@@ -26,12 +26,12 @@ impl Limits {
         &self.0
     }
 
-    /// Returns the number of GIDs of the port.
+    /// Returns the port's number of GIDs.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// Returns the number of P_Keys of the port.
+    /// Returns the port's number of P_Keys.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }

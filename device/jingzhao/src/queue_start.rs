@@ -1,4 +1,4 @@
-//! The start of a completion or event queue within its region.
+//! Where a completion or event queue starts within its region.
 
 use card::memory::queue::QueueMemory;
 use hcr::entry_ring::LEN;

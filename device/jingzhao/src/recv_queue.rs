@@ -21,7 +21,7 @@
 //! the message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD
 //! cannot wait without losing the message. Instead, the slot is read a few more times and then used as it is. Its list
 //! may then be too short, but never contains a wrong element. Few queues need the settle time, since receives posted
-//! before the QP enters RTR are known to be complete. A flush writes no data and uses the list as it is.
+//! before the QP enters RTR are known to be complete. A flush does not write data, and uses the list as it is.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
 //! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
@@ -88,7 +88,7 @@ pub struct RecvQueue {
     /// [`UNTOUCHED`].
     untouched: u32,
     max_list: MaxListLength,
-    /// Whether the QP is RC. Only the peer of an RC QP retries a message that finds no receive.
+    /// Whether the QP is RC. Only an RC peer retries a message if no receive is posted.
     reliable: bool,
     /// Number of elements in the next slot's list, and when it last changed. Set only while the list may be incomplete.
     unchanged_since: Option<(usize, Instant)>,
@@ -194,7 +194,7 @@ impl RecvQueue {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// Like [`RecvQueue::next`], but for requests that will be flushed: also accepts an incomplete list.
+    /// Like [`RecvQueue::next`], but also accepts an incomplete list, as the request will be flushed.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
@@ -217,8 +217,7 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Returns whether the queue may have to wait for a list to settle. Only RC waits: only an RC peer retries in the
-    /// meantime.
+    /// Returns whether the queue may have to wait for a list to settle. Only RC waits, as UC and UD peers do not retry.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -380,7 +379,7 @@ impl RecvQueue {
         })
     }
 
-    /// Returns whether the list of the next slot is complete, or `None` if this is unknown.
+    /// Returns whether the list of the next slot is complete, or `None` if unknown.
     fn is_complete(
         &mut self,
         mem: &impl QueueMemory,

@@ -12,7 +12,7 @@ use protocol::ids::Iova;
 
 use super::limits::MAX_QUEUE_PAGES;
 
-/// Largest supported `log_page_size`: pages of 8 TiB, more than any guest has.
+/// Largest supported `log_page_size`: pages of 8 TiB. No guest has memory for larger ones.
 const MAX_LOG_PAGE: u8 = 31;
 
 /// Log2 of the smallest page size in bytes.

@@ -11,7 +11,7 @@ use super::limits::ROCE_GIDS;
 use super::options::{Options, Port};
 
 /// Types with all-zero areas: on-demand paging, quality of service, device memory, and the second area of general
-/// capabilities. The zeros report that the device lacks these features.
+/// capabilities. Zeros mean that the device lacks these features.
 const ABSENT: [u16; 4] = [2, 0xc, 0xf, 0x20];
 
 #[derive(Debug)]

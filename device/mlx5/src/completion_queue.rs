@@ -86,7 +86,7 @@ pub struct CompletionQueue {
     armed_at: u32,
     /// Sequence number of the last arm request that took effect.
     arm_sequence: u8,
-    /// Sequence number of the arm request for which an event was last written.
+    /// Sequence number of the arm request that last led to an event.
     answered: Option<u8>,
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,

@@ -112,7 +112,7 @@ fn requester(counters: &mut QCounters, status: Status) -> &mut u32 {
     }
 }
 
-/// Returns the counter for receives that fail with `status`, or `None` if receives cannot.
+/// Returns the counter for receives that fail with `status`, or `None` if receives never do.
 fn responder(counters: &mut QCounters, status: Status) -> Option<&mut u32> {
     Some(match status {
         Status::LocalLength => &mut counters.resp_local_length_error,

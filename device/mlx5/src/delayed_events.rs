@@ -3,8 +3,8 @@
 //! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
 //! enabled moderation for a CQ, events for its successful SQ WQEs are therefore delayed until another event is written
 //! to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and its
-//! reply then cause one interrupt instead of two. If an event times out, no further events for its EQ are delayed until
-//! an urgent event is written to the EQ.
+//! reply then cause one interrupt instead of two. If an event times out, its EQ's events are no longer delayed until an
+//! urgent one is written.
 //!
 //! # Spec
 //! mlx5 interface, section 9.1: moderation.
@@ -15,7 +15,7 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::{Cqn, Eqn};
 
-/// Number of unread entries at which a CQ's event is no longer delayed.
+/// Number of unread entries that ends the delay of a CQ's event.
 pub const MAX_DELAYED_ENTRIES: u32 = 4;
 
 /// Maximum delay of an event. It exceeds the time that a peer's kernel takes to reply, even in an emulated guest, but

@@ -50,7 +50,7 @@ pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 /// EQs.
 pub const TRAPPED_UARS: u32 = 16;
 
-/// Limits of flow tables. [`resources`](super::resources) lists how much memory they let a guest use.
+/// Flow table limits. [`resources`](super::resources) lists how much memory they let a guest use.
 ///
 /// # Spec
 /// mlx5 interface, section 16.4.
@@ -60,15 +60,15 @@ pub mod flow {
     pub const LOG_MAX_TABLE_SIZE: u8 = 24;
     pub const MAX_TABLES: u32 = 1 << 8;
     pub const MAX_GROUPS: u32 = 1 << 13;
-    /// Maximum number of groups of a table. A frame is looked up once in each group.
+    /// Maximum number of groups per table. A frame is looked up once in each group.
     pub const MAX_TABLE_GROUPS: usize = 1 << 7;
     /// Maximum number of entries in all tables together. Accelerated RFS uses up to 2^18 of them.
     pub const MAX_ENTRIES: usize = 1 << 20;
-    /// Maximum number of destinations of an entry.
+    /// Maximum number of destinations per entry.
     pub const MAX_ENTRY_DESTINATIONS: usize = 1 << 5;
-    /// Maximum number of destinations of all entries together.
+    /// Maximum number of destinations in all entries together.
     pub const MAX_DESTINATIONS: usize = 1 << 21;
-    /// Maximum number of counters of an entry.
+    /// Maximum number of counters per entry.
     pub const MAX_ENTRY_COUNTERS: usize = 4;
     pub const MAX_COUNTERS: u32 = 1 << 16;
     /// Maximum number of tables that a frame visits.
@@ -77,7 +77,7 @@ pub mod flow {
     pub const MAX_DELIVERIES: usize = 64;
 }
 
-/// Limits of the netdev's objects.
+/// Netdev object limits.
 ///
 /// # Spec
 /// mlx5 interface, section 6.1.
@@ -87,7 +87,7 @@ pub mod netdev {
     pub const MAX_TIRS: u32 = 1 << 12;
     pub const MAX_RQTS: u32 = 1 << 10;
     pub const MAX_RQT_ENTRIES: u16 = 1 << 8;
-    /// Highest SQ or RQ number. SQs and RQs share 2^13 numbers, which no QP uses.
+    /// Highest SQ or RQ number. SQs and RQs share 2^13 numbers, which QPs do not use.
     pub const LAST_WORK_QUEUE: u32 = super::first::WORK_QUEUE + (1 << 13) - 1;
     /// Log2 of the maximum number of blocks in an SQ, and of entries in an RQ.
     pub const LOG_MAX_WORK_QUEUE: u8 = 14;

@@ -2,8 +2,8 @@
 //!
 //! A doorbell in a mapped page is a word in memory that the device finds later. By then, another queue's doorbell may
 //! have overwritten it, so a word shows only that software has used the page. The device polls the doorbell records of
-//! all queues in the page that share the word, starting with the queue that it names, and relies only on the records.
-//! BlueFlame registers are not needed either: the WQE is in the queue too.
+//! all queues in the page that share the word, starting with the queue that the word names, and relies only on the
+//! records. BlueFlame registers are not needed either: the WQE is in the queue too.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
@@ -15,7 +15,7 @@
 //!   missed.
 //! - Arm requests are level-triggered. A request raises an event immediately if the CQ has a matching entry at or after
 //!   its consumer index. An entry written between the request and the poll therefore raises the event too.
-//! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
+//! - An arm request that equals the last one can be ignored. Its sequence number counts the events that software has
 //!   received. If the number has not changed, either the CQ is still armed, or software has not received the event yet.
 //!
 //! No event is raised without an arm request. A CQ that was never armed has an all-zero record, like the first arm

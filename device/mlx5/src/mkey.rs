@@ -1,5 +1,5 @@
 //! Memory keys: their contexts, translation lists and regions. Work requests can change a key if its context permits
-//! changes.
+//! it.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.
@@ -123,7 +123,7 @@ impl Mkeys {
         Ok(index)
     }
 
-    /// Makes a key valid for `region`. If `region` is `None`, the key exists but permits no access.
+    /// Makes a key valid for `region`. If `region` is `None`, the key exists but does not permit access.
     fn set(
         &mut self,
         index: MkeyIndex,

@@ -44,7 +44,7 @@ impl PortState {
         }
     }
 
-    /// Returns the state of an Ethernet port, or `None` for an InfiniBand port.
+    /// Returns the Ethernet port's state, or `None` for an InfiniBand port.
     pub fn ethernet(&self) -> Option<&EthernetPort> {
         match self {
             Self::InfiniBand => None,
@@ -52,7 +52,7 @@ impl PortState {
         }
     }
 
-    /// Returns the state of an Ethernet port, or `None` for an InfiniBand port.
+    /// Returns the Ethernet port's state, or `None` for an InfiniBand port.
     pub fn ethernet_mut(&mut self) -> Option<&mut EthernetPort> {
         match self {
             Self::InfiniBand => None,

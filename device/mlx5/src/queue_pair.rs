@@ -166,7 +166,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the transport service that the engine uses for the QP. A UMR QP sends and receives no packets. The
+    /// Returns the transport service that the engine uses for the QP. A UMR QP does not send or receive packets. The
     /// engine treats it as an XRC initiator, the only kind of reliable QP that does not receive requests.
     pub const fn engine_service(&self) -> Option<engine::Service> {
         Some(match self.service {

@@ -29,7 +29,7 @@ pub const NO_SQ: IgnoreReason = IgnoreReason::guest_bug("no_sq");
 pub const SQ_STATE: IgnoreReason = IgnoreReason::guest_bug("sq_state");
 /// The frame exceeds the port's MTU.
 pub const FRAME_OVERSIZE: IgnoreReason = IgnoreReason::expected("oversize");
-/// The headers of the frame cannot be parsed.
+/// The frame's headers cannot be parsed.
 pub const FRAME_UNPARSED: IgnoreReason = IgnoreReason::expected("unparsed");
 /// The flow tables do not forward the frame to any TIR.
 pub const NO_TIR: IgnoreReason = IgnoreReason::expected("no_tir");

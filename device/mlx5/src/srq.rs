@@ -1,4 +1,4 @@
-//! Shared receive queues: RMPs, XRC SRQs, and the basic SRQs used with ISSI 0 (interface step sequence ID). All three
+//! Shared receive queues: RMPs, XRC SRQs, and the basic SRQs used with interface step sequence ID (ISSI) 0. All three
 //! kinds share one number space.
 //!
 //! # Spec

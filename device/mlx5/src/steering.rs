@@ -194,7 +194,7 @@ impl Steering {
     }
 
     /// # Errors
-    /// Fails if the table does not exist, the range of the group is invalid, or a limit is reached.
+    /// Fails if the table does not exist, the group's range is invalid, or a limit is reached.
     pub fn create_group(&mut self, table: FlowTableId, group: Group) -> Result<FlowGroupId, Rejection> {
         let place = self.table(table)?.place(&group)?;
         let full = Check::FlowGroupLimit.rejects(self.groups.count() as u64);

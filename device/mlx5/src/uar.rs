@@ -2,7 +2,7 @@
 //!
 //! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. Whether stores
 //! to a page trap therefore depends on its number. EQs have no doorbell record and need pages that trap. Software
-//! allocates their page before it creates any EQ. Until an EQ exists, the device therefore allocates pages that trap.
+//! allocates their page before it creates any EQ. Until an EQ exists, the device allocates pages that trap.
 //!
 //! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
 //! fewer UAR pages. With mapped doorbells, the page size stays at 4 KiB, because the VMM has already mapped the range.

@@ -1,6 +1,6 @@
 //! Work requests that change memory keys: registration, invalidation and memory window binding.
 //!
-//! The engine determines when a UMR executes. The device then reads the WQE again, which software must not change
+//! The engine determines when a UMR executes. The device reads the WQE again at that time. Software must not change it
 //! before the request completes.
 //!
 //! # Spec
@@ -25,7 +25,7 @@ impl Resources {
     /// Executes the UMR identified by a token.
     ///
     /// # Errors
-    /// Fails if a check does. The key is then unchanged.
+    /// Fails if any check fails. The key is then unchanged.
     pub fn run_umr(
         &mut self,
         dma: &GuestMemory,

@@ -85,7 +85,7 @@ impl Doorbells {
 
 impl Resources {
     /// Handles a doorbell. Section 5.1: a doorbell for an unknown object, or for an object on another UAR page, is
-    /// ignored. There is no way to report the error to software.
+    /// ignored. The error cannot be reported to software.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) {
         let handled = match &doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, *page, doorbell),

@@ -1,7 +1,7 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software maintains the chains, and may leave a copy of an entry in a slot that no longer belongs to any chain. Only
-//! walking a chain finds its members.
+//! Software maintains the chains, and may leave a copy of an entry in a slot that no longer belongs to any chain. The
+//! device must walk a chain to find its members.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.

@@ -269,7 +269,7 @@ pub fn service(kind: QpKind, qpn: Qpn, smi: Option<Qpn>, gsi: Option<Qpn>) -> Op
     })
 }
 
-/// Returns the timeout for an ACK timeout code. Returns `None` for code 0, an infinite timeout.
+/// Returns the timeout for an ACK timeout code, or `None` for code 0, an infinite timeout.
 fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

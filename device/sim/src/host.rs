@@ -45,7 +45,7 @@ pub struct Mapping {
     pub region: u32,
     /// Start of the key's range, as an address in the region.
     pub first: u64,
-    /// Start of the range, as an address through the key.
+    /// Start of the range, as addressed through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -313,7 +313,7 @@ impl SimHost {
     }
 
     fn bind(&mut self, initiator: Initiator, of: &Bind) -> Result<(), AccessError> {
-        // A zero-length bind unbinds the window and uses no region.
+        // A zero-length bind unbinds the window and does not use a region.
         let opened = if of.len == 0 { None } else { Some(self.open(initiator, of)?) };
         let found = self.key_mut(of.window.get())?;
         if found.kind != KeyKind::Window(of.kind) {

@@ -96,7 +96,7 @@ impl Net {
         self.stats
     }
 
-    /// Sends a frame from node `from` to node `to`. Returns its fate, for the trace.
+    /// Sends a frame from node `from` to node `to`. Returns what happened to it, for the trace.
     pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
         self.stats.sent += 1;
         let silenced = |frame: &RoceFrame<'_>| self.silenced.contains(&(to, frame.packet.bth.dest_qp.get()));

@@ -105,7 +105,7 @@ impl Bench {
     }
 }
 
-/// Section 4.2.1 lists the fields of the context. Sections 3.2 and 5.4.2 define which unit reads each field.
+/// Section 4.2.1 lists the context fields. Sections 3.2 and 5.4.2 define which unit reads each field.
 #[test]
 fn each_unit_reads_its_documented_fields() {
     let mut entry = [0; qpc::LEN];

@@ -98,7 +98,7 @@ strict_rules! {
     EQ_OWNER "eq_owner" "8.2";
     /// An EQ with an interrupt vector that does not exist.
     EQ_VECTOR "eq_vector" "8.5";
-    /// MAP_EQ of events that the mask does not route.
+    /// MAP_EQ of events that are never routed by the mask.
     EQ_EVENTS "eq_events" "3.9, 8.3";
     /// HW2SW_EQ of an EQ that an armed CQ still uses.
     EQ_IN_USE "eq_in_use" "3.10, 8.5";

@@ -240,7 +240,7 @@ fn qp_in_err_can_move_only_to_err_or_reset() {
     assert_eq!(query(&mut machine, QPN)[8] >> 4, 6);
     machine.ok(Op::ToRst, 3, QPN, &[]);
 
-    // This transition is permitted because the public driver uses it.
+    // The public driver uses this transition, which is therefore permitted.
     machine.ok(Op::ToErr, 0, 6, &[0; 0xc0]);
     assert_eq!(query(&mut machine, 6)[8] >> 4, 6);
     machine.ok(Op::ToRst, 0, 6, &[0; 0xc0]);

@@ -91,7 +91,7 @@ fn longest_event_queue_works_and_longer_is_rejected() {
     refused(&mut machine, Op::Sw2HwEq, 2, &eqc(0, 4, 21).emit(), "log2 of the EQ size 0x15");
 }
 
-/// Creating 2^17 objects takes seconds. Here, the device's own capacity is a single object instead.
+/// The device's own capacity is reduced to a single object, as creating 2^17 objects takes seconds.
 #[test]
 fn object_beyond_device_capacity_is_rejected() {
     let one = Capacity { entries: 1, leaves: 1 };
@@ -105,7 +105,7 @@ fn object_beyond_device_capacity_is_rejected() {
     refused(&mut machine, Op::Sw2HwCq, 0x21, &cqc(0x21, 1, 5).emit(), "limit of CQs reached at index 0x21");
 }
 
-/// The device needs no memory for a protection domain and compares all 32 bits of its number.
+/// The device does not need memory for a protection domain, and compares all 32 bits of its number.
 #[test]
 fn protection_domain_beyond_reported_count_works() {
     let mut machine = initialised(options(r#"{"max_pds": 4}"#));

@@ -143,7 +143,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
         return Some(Named::target(Object::Qp(modify.qpn.get())).with(new));
     }
     Some(match command {
-        // Commands that name no object.
+        // Commands that do not name objects.
         Command::QueryHcaCap(_)
         | Command::QueryAdapter(_)
         | Command::QueryIssi(_)
@@ -213,8 +213,8 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(set.table.get())).with(parts.iter().flat_map(Parts::references))
         }
 
-        // Commands that create an object with references to other objects. The EQ of a CQ is not listed, because EQs
-        // belong to the kernel.
+        // Commands that create an object with references to other objects. A CQ's EQ is not listed: EQs belong to the
+        // kernel.
         Command::CreateCq(create, _) => {
             let umems = Umems { queue: create.place(), record: create.context.record_place() };
             Named::references([Object::Uar(create.context.uar.get())]).with(umems.uses())

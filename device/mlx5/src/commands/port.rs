@@ -1,4 +1,4 @@
-//! MAD_IFC, the state of an InfiniBand port, and registers.
+//! MAD_IFC, InfiniBand port state, and registers.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5 and 14.
@@ -21,7 +21,7 @@ pub(super) fn check(port: u8) -> Result<(), Rejection> {
 }
 
 /// Executes MAD_IFC. The command fails if the MAD has no response. Such a failure is not always a driver error: the
-/// driver forwards MADs from the fabric, and some of these need no response.
+/// driver forwards MADs from the fabric, some of which do not need a response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };

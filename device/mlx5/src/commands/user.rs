@@ -125,7 +125,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, 
     Ok(UctxNumber { user }.emit().to_vec())
 }
 
-/// Destroys a user context and its objects. An object that another user's object still uses passes to the kernel
+/// Destroys a user context and its objects. If another user's object still uses one of them, it passes to the kernel
 /// instead.
 pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Rejection> {
     let Call { resources, issi, setup, cx, user: by, .. } = call;

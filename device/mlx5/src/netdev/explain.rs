@@ -1,4 +1,4 @@
-//! Explains the state of an SQ or RQ to an operator.
+//! Explanations of an SQ's or RQ's state for operators.
 
 use protocol::ids::Cqn;
 

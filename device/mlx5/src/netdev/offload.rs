@@ -11,7 +11,7 @@ use card::nic::vlan::Insertion;
 use protocol::hca::mlx5::wqe::EthernetSegment;
 use protocol::net::layers::{Addresses, Ip, Layers, TagKind, Tci, Transport, VlanTag};
 
-/// Length of an IPv6 header. Its payload length field does not include it: RFC 8200, section 3.
+/// Length of an IPv6 header, not included in its payload length field: RFC 8200, section 3.
 const IPV6_LEN: usize = 40;
 /// Minimum lengths of transport headers: RFC 9293, section 3.1, and RFC 768.
 const TCP_LEN: usize = 20;

@@ -65,7 +65,7 @@ pub struct Rq {
     pub(super) is_scheduled: bool,
     pub counters: QueueCounters,
     failure: Option<FailedAt>,
-    /// Whether the last frame found no posted receive.
+    /// Whether the last frame was dropped for lack of a posted receive.
     is_starved: bool,
     pub umems: Umems,
 }

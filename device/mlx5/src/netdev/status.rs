@@ -27,7 +27,7 @@ pub struct FailedAt {
     pub syndrome: Syndrome,
 }
 
-/// Activity of a queue, or the reason why it is idle.
+/// A queue's activity, or why it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueStatus {
@@ -45,7 +45,7 @@ pub enum QueueStatus {
 }
 
 impl QueueStatus {
-    /// Returns the status of a queue that is not ready, or `None` if it is.
+    /// Returns the status of a queue that is not ready, or `None` for a ready queue.
     pub const fn unless_ready(state: WorkQueueState, flush_in_error: bool) -> Option<Self> {
         match (state, flush_in_error) {
             (WorkQueueState::Reset, _) => Some(Self::Reset),

@@ -25,8 +25,8 @@ use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
 use crate::{strict, trace};
 
-/// Maximum number of queue polls per call of `next_frame`. Without it, SQs full of WQEs that do not send frames would
-/// block the device.
+/// Maximum number of queue polls per call of `next_frame`. Without this limit, SQs full of WQEs that do not send frames
+/// would block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 impl Resources {

@@ -19,9 +19,9 @@ pub(super) struct FlowTableRow {
     pub(super) size: u32,
     pub(super) groups: usize,
     pub(super) entries: usize,
-    /// Table for frames that match no entry; `None` if they are dropped.
+    /// Table for frames without a matching entry; `None` if they are dropped.
     pub(super) miss: Option<u32>,
-    /// Number of frames that matched no entry.
+    /// Number of frames without a matching entry.
     pub(super) missed: u64,
 }
 

@@ -294,7 +294,7 @@ impl Row for RqtRow {
     }
 }
 
-/// Returns the link of an Ethernet port.
+/// Returns an Ethernet port's link.
 pub(super) fn link(all: &Resources, addresses: &Addresses) -> Option<LinkRow> {
     let port = all.port.ethernet()?;
     Some(LinkRow {

@@ -42,7 +42,7 @@ struct Branch {
 }
 
 impl Steering {
-    /// Evaluates the tables for a frame, starting at the root. `layers` must be the layers of this frame.
+    /// Evaluates the tables for a frame, starting at the root. `layers` must be its layers.
     ///
     /// The evaluation ends after [`MAX_HOPS`] tables. Levels rule out loops, but not long chains.
     pub fn evaluate(&self, frame: &[u8], layers: &Layers) -> Verdict {

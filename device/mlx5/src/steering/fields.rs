@@ -27,7 +27,7 @@ impl PartialOrd for Fields {
 }
 
 impl Fields {
-    /// Returns the fields of a frame. `layers` must be the layers of this frame.
+    /// Returns the fields of a frame. `layers` must be its layers.
     ///
     /// A frame without an IP header has no IP fields, and a fragment has no ports or TCP flags. The lengths in the
     /// headers do not matter: rdma-core's tests match frames whose IPv6 payload length includes the IPv6 header.

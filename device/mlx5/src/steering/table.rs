@@ -27,7 +27,7 @@ pub struct Table {
     groups: Vec<Group>,
     /// Number of miss actions and destinations that refer to the table.
     pub(super) references: usize,
-    /// Number of frames that matched no entry.
+    /// Number of frames without a matching entry.
     missed: Cell<u64>,
 }
 
@@ -182,12 +182,12 @@ impl Table {
         &self.groups
     }
 
-    /// Returns the miss table; `None` if frames that match no entry are dropped.
+    /// Returns the miss table, or `None` if frames without a matching entry are dropped.
     pub const fn miss(&self) -> Option<FlowTableId> {
         self.miss
     }
 
-    /// Returns the number of frames that matched no entry.
+    /// Returns the number of frames without a matching entry.
     pub fn missed(&self) -> u64 {
         self.missed.get()
     }

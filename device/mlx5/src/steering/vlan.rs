@@ -14,7 +14,7 @@ pub enum VlanEdit {
     Push(VlanTag),
 }
 
-/// Edits to a frame, in the order in which they are applied.
+/// Edits to a frame, in order of application.
 ///
 /// Each table that the frame visits adds at most two edits.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -66,8 +66,8 @@ fn has_queue(context: &QpContext) -> bool {
     !context.no_sq || context.receive_kind() == Some(ReceiveKind::Own)
 }
 
-/// Returns the name of the queue that already uses a doorbell record, if any. SQs and RQs for which `is_shareable` is
-/// true are ignored.
+/// Returns the name of the queue that already uses a doorbell record, if any. Ignores SQs and RQs that `is_shareable`
+/// accepts.
 fn user_of(resources: &Resources, record: Iova, is_shareable: impl Fn(&Queue) -> bool) -> Option<String> {
     let mut qps = resources.qps.iter_from(0).filter(|(_, qp)| has_queue(&qp.context));
     let qp = qps.find(|(_, qp)| qp.context.record == record).map(|(qpn, _)| format!("QP {qpn:#x}"));
@@ -121,7 +121,7 @@ fn cq_entries(
     entries.check(&format!("CQ {:#x}", resources.cqs.next().unwrap_or(0)), is_new, dma, found);
 }
 
-/// Owner bytes of the entries of a new queue.
+/// Owner bytes of a new queue's entries.
 struct Entries {
     /// Memory of the queue; `None` if the page list is too short.
     buffer: Option<QueueBuffer>,
@@ -134,7 +134,7 @@ struct Entries {
 impl Entries {
     /// Reports the first entry that its owner byte marks as new.
     fn check(self, queue: &str, is_new: impl Fn(u8) -> bool, dma: &GuestMemory, found: &mut Findings) {
-        /// Maximum number of entries checked, which is enough to detect a driver that does not initialise them.
+        /// Maximum number of entries checked: enough to detect a driver that does not initialise them.
         const CHECKED: u64 = 512;
         let Some(buffer) = self.buffer else { return };
         let entries = CHECKED.min(1 << self.log);

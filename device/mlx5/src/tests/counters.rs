@@ -101,7 +101,7 @@ fn executed_requests_are_counted_by_operation() {
     assert_eq!(counters(&mut a, set_a), QCounters::default());
 }
 
-/// The acknowledgement is lost, so the requester retransmits the request.
+/// The acknowledgement is lost, and the requester retransmits the request.
 #[test]
 fn duplicate_request_is_counted() {
     let ([mut a, mut b], [_, set_b]) = pair(Service::Rc);

@@ -13,7 +13,7 @@ use protocol::ids::{Srqn, UserIndex, XrcDomain};
 use super::user::{SRQ, SRQ_RECORD, User, request, syndromes};
 use super::*;
 
-/// Creates two devices with connected QPs. The QP of the second device receives from an SRQ.
+/// Creates two devices with connected QPs. The second device's QP receives from an SRQ.
 fn pair() -> (User, User, Srqn) {
     pair_with(WorkQueueKind::Linked)
 }

@@ -197,7 +197,7 @@ fn failed_umr_check_reports_window_bind_error() {
         (UmrControl { check_used: true, ..valid }, false, true),
         (UmrControl { check_qpn: true, ..valid }, false, true),
         (valid, false, false),
-        // The key of the data region cannot be changed by UMRs.
+        // UMRs cannot change the data region's key.
         (valid, true, true),
         (UmrControl { mask: MkeyMask::FREE | MkeyMask::PD, ..valid }, false, true),
         (UmrControl { offset_valid: true, offset_low: 2, units: 1, ..valid }, false, true),

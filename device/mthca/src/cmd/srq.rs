@@ -80,7 +80,7 @@ fn context(resources: &mut Resources, cx: &Context<'_>, command: &Command) -> Re
     Ok(Answer::Mailbox(outbox.to_vec()))
 }
 
-/// Returns the SRQ number in in_modifier. Unlike other object numbers, it contains no generation.
+/// Returns the SRQ number in in_modifier. Unlike other object numbers, it does not contain a generation.
 ///
 /// # Errors
 /// BAD_INDEX if the number is beyond the end of the table.

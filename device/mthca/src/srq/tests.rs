@@ -56,7 +56,7 @@ fn requests_are_fetched_in_link_order() {
 fn limit_event_is_raised_only_once() {
     let (mem, mut queue) = chain();
     queue.arm(2);
-    // This call reads the record, with three requests, for the first time.
+    // This call is the first to read the record, which covers three requests.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two requests are pending");

@@ -26,7 +26,7 @@ strict_rules! {
     DOORBELL_HALF "doorbell_half" "5.1";
     /// Reserved bits set in a doorbell.
     DOORBELL_RESERVED "doorbell_reserved" "5.2, 5.3";
-    /// A doorbell that does not post any request.
+    /// A doorbell that announces no request.
     DOORBELL_EMPTY "doorbell_empty" "5.2";
     /// A doorbell for a QP that is in RESET or does not exist.
     DOORBELL_NO_QP "doorbell_no_qp" "5.2";
@@ -72,7 +72,7 @@ strict_rules! {
     WQE_MALFORMED "wqe_malformed" "7.1, 7.2, 7.4";
     /// Reserved bits set in a WQE.
     WQE_RESERVED "wqe_reserved" "7.1";
-    /// A WQE with bit 0 of the flags clear. The bit must always be set.
+    /// A WQE in which bit 0 of the flags, which must always be set, is clear.
     WQE_CONSTANT "wqe_constant" "7.1";
     /// A WQE that accesses memory without permission: wrong key, protection domain, access right or bounds.
     WQE_KEY "wqe_key" "6.2, 7.1";
@@ -130,11 +130,11 @@ strict_rules! {
     EQ_OWNER "eq_owner" "6.3, 7.7";
     /// An EQ with an interrupt vector that does not exist.
     EQ_VECTOR "eq_vector" "1.3, 1.7";
-    /// MAP_EQ of completion events, which the mask does not route.
+    /// MAP_EQ of completion events, which are never routed by the mask.
     EQ_EVENTS "eq_events" "3.5";
     /// HW2SW_EQ of an EQ that CQs still use.
     EQ_IN_USE "eq_in_use" "3.6";
-    /// HW2SW_EQ of an EQ that events are still routed to.
+    /// HW2SW_EQ of an EQ to which events are still routed.
     EQ_MAPPED "eq_mapped" "3.6";
     /// An SRQ whose buffer is not completely readable by the device.
     SRQ_BUFFER "srq_buffer" "6.6";

@@ -111,7 +111,7 @@ fn missing_receive_is_reported_on_both_sides() {
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 
-    // UC has no response to report this to the peer.
+    // UC cannot report this to the peer.
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);

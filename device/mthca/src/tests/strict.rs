@@ -23,7 +23,7 @@ use crate::strict::rules::{self, *};
 const OTHER: u32 = 0x15;
 /// UAR page whose doorbell records are not mapped.
 const NOWHERE: u32 = 600;
-/// Opcodes of QP transitions. TO_RST requests no outbox.
+/// Opcodes of QP transitions. TO_RST does not request an outbox.
 const RST2INIT: u32 = 0x019;
 const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;

@@ -27,7 +27,7 @@ fn send_completes_peer_receive() {
             0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
         ];
         assert_eq!(a.reap(), [sent]);
-        // 1000 bytes need four packets, so the last packet is a SEND Last.
+        // 1000 bytes take four packets. The last one is a SEND Last.
         let opcode = if kind == RC { 0x02 } else { 0x22 };
         let received = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //

@@ -1,5 +1,6 @@
 //! Checks a simulation run against the plan. The checker observes the actions of software, memory accesses, completions
-//! and frames, and shares no protocol code with the engines. See [`plan`](crate::plan) for the terms *pair* and *life*.
+//! and frames, and does not share protocol code with the engines. See [`plan`](crate::plan) for the terms *pair* and
+//! *life*.
 //!
 //! | invariant | module |
 //! |---|---|
@@ -139,7 +140,7 @@ impl<'a> Checker<'a> {
     /// Records that the network has stopped delivering packets to a side.
     pub fn on_blackhole(&mut self, pair: usize, side: usize) {
         let now = self.now;
-        // The side's requests reach the peer, but the responses are lost. The peer's requests are lost.
+        // The side's requests reach the peer, but the responses and the peer's requests are lost.
         for side in [side, 1 - side] {
             self.sides[pair][side].unreachable_since.get_or_insert(now);
         }

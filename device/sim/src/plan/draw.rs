@@ -238,7 +238,7 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Draws an XRC initiator's request that must fail for the SRQ it names.
+/// Draws an XRC initiator's request that must fail because of the SRQ it names.
 fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
     loop {
         let (mut op, recv) = reliable::draw_op(rng, pair, 0);
@@ -254,7 +254,7 @@ pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
 }
 
-/// Returns an operation that carries no data and must succeed.
+/// Returns an operation without data that must succeed.
 pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
     let request = SendRequest {
         wr_id: 0,

@@ -21,7 +21,7 @@ pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -
     }
 }
 
-/// Draws a request that must fail for its key, and the receive request that it consumes, if any.
+/// Draws a request that must fail because of its key, and the receive request that it consumes, if any.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (own, theirs) = (side, 1 - side);

@@ -8,7 +8,7 @@ use super::super::Machine;
 
 /// The mailbox: one page for all commands, never cleared.
 pub(super) const MAILBOX: u64 = 0x5000;
-/// Size of the chunks in which ICM is mapped.
+/// Size of an ICM mapping chunk in bytes.
 const CHUNK: u64 = 256 << 10;
 
 /// Values of op_modifier that select the table in MAP_ICM and UNMAP_ICM.

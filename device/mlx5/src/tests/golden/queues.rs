@@ -260,8 +260,8 @@ impl Queues {
         driver.poke(context.record.get() + 2, &posted.to_be_bytes());
     }
 
-    /// Returns the message that a work request transfers, or `None` if it transfers no data. `buffers` are the receive
-    /// buffers.
+    /// Returns the message that a work request transfers, or `None` if it does not transfer data. `buffers` are the
+    /// receive buffers.
     fn message(
         &mut self,
         driver: &mut Driver,

@@ -1,4 +1,4 @@
-//! One object of each kind that a user can create, and the commands that refer to these objects.
+//! One object of each kind that a user can create, and the commands that refer to them.
 
 use protocol::hca::mlx5::counter::QueryQCounter;
 use protocol::hca::mlx5::cq::ModifyCq;
