@@ -66,7 +66,7 @@ impl Resources {
         }
     }
 
-    /// Writes an event to an EQ. Returns the free-running index of the entry, or `None` if no entry was written.
+    /// Writes an event to an EQ. Returns the entry's free-running index, or `None` if no entry was written.
     fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
         let queue = eqn.and_then(|eqn| self.eqs.get_mut(eqn.get()));
         let place = eqn.zip(queue.as_ref().map(|queue| queue.producer()));

@@ -1,5 +1,5 @@
-//! Checks a simulation run against the plan. The checker observes the actions of software, memory accesses, completions
-//! and frames, and does not share protocol code with the engines. See [`plan`](crate::plan) for the terms *pair* and
+//! Checks a simulation run against the plan. The checker observes software actions, memory accesses, completions and
+//! frames, and does not share protocol code with the engines. See [`plan`](crate::plan) for the terms *pair* and
 //! *life*.
 //!
 //! | invariant | module |
