@@ -284,7 +284,7 @@ impl<'a> ConfiguredDevice<'a> {
     }
 }
 
-/// Returns the header of the device's session records.
+/// Returns the header of the device's recordings.
 pub fn header(device: &DeviceConfig) -> Header {
     Header::new(&name(device), device.entry.clone())
 }

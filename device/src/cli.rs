@@ -28,7 +28,7 @@ Examples:
                                                  serve one device without a configuration file
   hcad replay device.record                      replay a session record";
 
-/// The package's version. Measurements reject development builds, which are several times slower than releases.
+/// The package version. Benchmarks use it to reject development builds, which are several times slower than releases.
 const VERSION: &str = if cfg!(debug_assertions) {
     concat!(env!("CARGO_PKG_VERSION"), " (development build)")
 } else {
@@ -175,7 +175,7 @@ impl Cli {
     }
 
     /// Returns the configuration file if it is a regular file and can therefore be reloaded. Reading a pipe again would
-    /// block until a writer opens the pipe.
+    /// block until a writer opens it.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }

@@ -1,5 +1,4 @@
-//! Parses the configuration file, which is JSON. Unknown keys are rejected, and the parsed values need no further
-//! checks.
+//! Parses the configuration file (JSON). Unknown keys are rejected, and parsed values do not need further checks.
 
 mod access;
 mod confinement;
@@ -172,7 +171,7 @@ impl Config {
         })
     }
 
-    /// Returns a configuration with a single device, given the [`DeviceConfig::entry`] of that device.
+    /// Returns a configuration with a single device, given its [`DeviceConfig::entry`].
     ///
     /// # Errors
     /// Fails if the entry is invalid.

@@ -5,9 +5,9 @@
 //! Capabilities are dropped, except for those needed later. Seccomp permits only the system calls needed for serving
 //! (`calls`). No thread can leave the sandbox, and new threads inherit it.
 //!
-//! File access is restricted first, while the process has only one thread, because Landlock applies to the calling
-//! thread and the threads that it creates. Capabilities and system calls are restricted last, because set-up needs more
-//! of them.
+//! Landlock applies only to the calling thread and the threads that it creates, so file access is restricted first,
+//! while the process has a single thread. Capabilities and system calls are restricted last, since set-up needs more of
+//! them.
 
 mod calls;
 mod paths;
@@ -82,8 +82,8 @@ pub fn begin(config: &Config, file: Option<&Path>, dns_ports: &BTreeSet<u16>) ->
     Ok(())
 }
 
-/// Adds the process to the groups of the configured sockets, if permitted. The process then does not need CAP_CHOWN,
-/// because a member of a group can assign its own files to that group.
+/// Adds the process to the groups of the configured sockets, if permitted. A member of a group can assign its own files
+/// to it without CAP_CHOWN.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));

@@ -56,8 +56,8 @@ pub fn run(
     resolver: Option<Resolver>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Install the handlers before creating the first socket, because another process may send SIGTERM as soon as a
-    // socket exists.
+    // Another process may send SIGTERM as soon as a socket exists, so install the handlers before creating the first
+    // one.
     let mut signals = {
         let _guard = runtime.enter();
         Signals::new()?
@@ -192,8 +192,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends watchdog notifications from the main thread. They continue even while a device hangs, because the other
-/// devices still work.
+/// Sends watchdog notifications from the main thread. They continue even while a device hangs, since the others still
+/// work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {

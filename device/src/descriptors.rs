@@ -10,10 +10,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Initial size of the descriptor table, enough for 250 guests with 64 vectors each.
 const TABLE_SIZE: i32 = 16_384;
 
-/// Raises the descriptor limit of this process to the maximum and enlarges its descriptor table.
+/// Raises this process's descriptor limit to the maximum and enlarges its descriptor table.
 ///
 /// The default soft limit is low for the sake of programs that use `select`. A few VMMs that share many memory files
-/// can exhaust this limit.
+/// can exhaust it.
 ///
 /// Call this before creating other threads. In a process with several threads, growing the table waits for an RCU grace
 /// period, which takes tens of milliseconds on a busy host.
@@ -25,7 +25,7 @@ pub fn raise_limit() {
         .maximum
         .and_then(|limit| i32::try_from(limit).ok())
         .map_or(TABLE_SIZE, |limit| limit.min(TABLE_SIZE));
-    // A high descriptor number makes the table grow. The table does not shrink when the descriptor is closed.
+    // A high descriptor number makes the table grow, and closing the descriptor does not shrink it.
     let _ = open().map(|file| fcntl_dupfd_cloexec(file, most - 1));
 }
 

@@ -1,4 +1,4 @@
-//! Manages the devices of the process, each of which has its own thread.
+//! Manages the process's devices, each with its own thread.
 //!
 //! A device is created completely before its thread starts, and no device affects another. A reload has three steps. It
 //! first creates all devices that do not need resources held by the devices to be removed. If this step fails, nothing
@@ -37,8 +37,8 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
-/// Time limit for devices to stop. A turn of a device's event loop takes milliseconds, so a device that exceeds this
-/// limit is considered hung. Its thread may run until the process exits.
+/// Timeout for stopping devices. A turn of a device's event loop takes milliseconds, so a device that takes longer to
+/// stop is considered hung. Its thread may run until the process exits.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 const LOG: &str = "log";
@@ -96,7 +96,7 @@ struct Member {
     shown: Arc<Device>,
     /// Listening socket of the device. `None` if its only client was inherited.
     listener: Option<Arc<Listener>>,
-    /// Whether the device is in the configuration file, so that a reload may remove it.
+    /// Whether the device is in the configuration file. A reload may then remove it.
     is_of_file: bool,
     /// Whether a stop has been requested.
     is_leaving: bool,
@@ -277,7 +277,7 @@ impl Fleet {
     }
 
     async fn change(&mut self, change: Change) {
-        // Errors from `send` are ignored, because the requester may have disconnected.
+        // Errors from `send` are ignored: the requester may have disconnected.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
@@ -510,8 +510,7 @@ impl Fleet {
         self.release_socket(&config, listener);
     }
 
-    /// Releases the socket of a device. An inherited socket is kept for the next device; any other is removed when
-    /// dropped.
+    /// Releases a device's socket. An inherited socket is kept for the next device; any other is removed when dropped.
     fn release_socket(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
         if let Some(listener) = listener.filter(|listener| listener.is_passed()) {
             self.inherited.put_back(config.socket_path.as_deref(), listener);
@@ -559,7 +558,7 @@ impl Fleet {
         }
         let end = tokio::time::Instant::now() + STOP_TIMEOUT;
         while self.members.iter().any(|member| serials.contains(&member.serial)) {
-            // After the time limit, all remaining devices count as hung.
+            // After the timeout, all remaining devices count as hung.
             let Ok(Some(report)) = tokio::time::timeout_at(end, self.reports.recv()).await else { break };
             self.account(report);
         }

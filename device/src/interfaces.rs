@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Interfaces may share a table name only if they also share the table, because `hcactl` shows one table per name.
+    /// `hcactl` shows one table per name, so interfaces that share a table name must share the table.
     #[test]
     fn table_names_are_unique() {
         for interface in ALL {

@@ -20,7 +20,7 @@ use device::inherited::Inherited;
 use device::notify::Notify;
 use device::peer_names::{Resolver, ResolverError};
 
-/// Maximum time that the process waits at exit for queued log lines to be written to standard error.
+/// How long to wait at exit for queued log lines to be written to standard error.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {

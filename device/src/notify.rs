@@ -1,10 +1,10 @@
 //! Notifies the service manager of the daemon's state, and sends watchdog notifications.
 //!
-//! The socket is connected at startup, because the sandbox later forbids connecting it. Without a service manager,
-//! nothing is sent. Send errors are ignored.
+//! The socket is connected at startup, before the sandbox forbids it. Without a service manager, nothing is sent. Send
+//! errors are ignored.
 //!
-//! The crate `sd-notify` (0.5) is not used, because it opens and connects a datagram socket for each message, which the
-//! sandbox forbids. The crate also does not support abstract socket names.
+//! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which the sandbox
+//! forbids, and does not support abstract socket names.
 //!
 //! # Spec
 //! sd_notify(3), systemd.service(5) for `WatchdogSec=`.

@@ -43,7 +43,7 @@ pub enum ReplayError {
     Trace { path: PathBuf, source: io::Error },
     #[error("{}: the replay differs from the recording", path.display())]
     Differs { path: PathBuf },
-    /// The record is damaged. It was replayed up to the damaged part.
+    /// The recording is damaged, and was replayed up to the damaged part.
     #[error("{}: the recording is damaged", path.display())]
     Damaged { path: PathBuf },
     /// Standard output cannot be written to.
@@ -54,7 +54,7 @@ pub enum ReplayError {
 /// Replays a file and prints the result to `out`.
 ///
 /// # Errors
-/// Fails if the record cannot be replayed, or if the replay differs from it.
+/// Fails if the recording cannot be replayed, or if the replay differs from it.
 pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
     let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(|error| unreadable(error.into()))?;
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_in_record_are_not_printed() {
+    fn control_characters_in_recording_are_not_printed() {
         let device = serde_json::json!({
             "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
         });
@@ -180,7 +180,7 @@ mod tests {
         assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
         assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
-        // The replay of a damaged record must fail, even if everything before the damage matches.
+        // The replay of a damaged recording must fail, even if everything before the damage matches.
         *record.last_mut().unwrap() ^= 1;
         let (out, ended) = run(&record);
         assert!(

@@ -18,18 +18,17 @@ use crate::worker::{Ended, Run};
 
 /// Pause before a device is re-created after its first failure. Each subsequent failure doubles the pause, up to
 /// [`LONGEST_PAUSE`]. QEMU waits 5 s for its first reply, so a VMM that connects during the first pause does not notice
-/// the pause.
+/// it.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum pause. It limits the CPU time used by a device that fails repeatedly, without delaying recovery for long
 /// once the cause has been fixed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Time after which a running device counts as recovered, so that its next failure is followed by [`FIRST_PAUSE`]
-/// again.
+/// Time after which a running device counts as recovered. Its next failure is then followed by [`FIRST_PAUSE`] again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// A function that re-creates the worker of a device.
+/// A function that re-creates a device's worker.
 pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 
 /// Why a device cannot continue.

@@ -48,13 +48,13 @@ const MESSAGES_PER_TURN: usize = 64;
 
 /// How long a second client waits for the current client to disconnect before it is rejected. The successor of a killed
 /// QEMU may connect before the kernel has closed the old socket, which can take seconds on a busy host. QEMU waits 5 s
-/// for its first reply, so this limit rejects QEMU before it times out.
+/// for its first reply, so it is rejected before it times out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// A thread that polls memory for frames also polls descriptors at this interval.
+/// Interval at which a thread that polls memory for frames also polls descriptors.
 const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
 /// Tokens that identify the source of an `epoll` event.
@@ -80,7 +80,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// Whether the fabric accepts no more frames until its descriptor becomes writable.
+    /// Whether the fabric is full. The worker then waits for its descriptor to become writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
     /// No clients are accepted before this time.
@@ -99,7 +99,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     coalescing: Coalescing,
     budget: ControlBudget,
     reserve: Reserve,
-    /// The session record. It ends with the worker.
+    /// The recording, which ends with the worker.
     record: Option<Recorder>,
     maker: Option<Maker<F>>,
 }
@@ -131,7 +131,7 @@ struct Client {
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
-    /// Creates the worker of a device. Clients can connect as soon as this function returns, but are not served until
+    /// Creates a device's worker. Clients can connect as soon as this function returns, but are not served until
     /// [`Worker::run`] is called.
     ///
     /// # Errors
@@ -191,8 +191,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Self { record: Some(record), ..self }
     }
 
-    /// Sets the function that re-creates the device. Starting a record at run time requires it, because a record begins
-    /// with a new device.
+    /// Sets the function that re-creates the device. A recording begins with a new device, so starting one at run time
+    /// requires this function.
     #[must_use]
     pub fn with_maker(self, maker: Maker<F>) -> Self {
         Self { maker: Some(maker), ..self }
@@ -242,7 +242,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
-                // This step is bounded, because a batch has at most a few hundred frames.
+                // This step is bounded: a batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer started by a packet must run from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
@@ -280,11 +280,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Answers calls from other threads. Called between turns, while the state of the device is consistent.
+    /// Answers calls from other threads. Called between turns, while the device's state is consistent.
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // Errors from `send` are ignored, because the caller may have disconnected.
+            // Errors from `send` are ignored: the caller may have disconnected.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
@@ -410,7 +410,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// If it raises throughput, sleeps without being woken, so that messages accumulate. Returns whether work is
+    /// Sleeps without being woken to let messages accumulate, if that raises throughput. Returns whether work is
     /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();
@@ -524,7 +524,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for the events that its connection needs, unless the device is paused by its control budget.
+    /// Watches the client for the events that its connection needs, unless the control budget has paused the device.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -613,7 +613,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
 impl Client {
     /// Watches the client for requests, or for socket buffer space if replies are pending. A paused client is
-    /// deregistered, because `epoll` reports a closed peer even if no events are requested.
+    /// deregistered: `epoll` would report a closed peer even if no events were requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,

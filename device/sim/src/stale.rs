@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::plan::{Pair, draw, draw_target_srq, path};
 
 /// Draws a READ from the peer of `side`, with a valid key and a PSN before `expected`. The PSN is either arbitrary, or
-/// recent enough that a real request of this connection probably used it.
+/// recent enough that a real request on this connection probably used it.
 pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected: Psn) -> RoceFrame<'static> {
     let (mine, theirs) = (&pair.ends[side], &pair.ends[1 - side]);
     let behind = if rng.random() { rng.random_range(1..=64) } else { rng.random_range(1..=1 << 23) };

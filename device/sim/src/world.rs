@@ -60,10 +60,9 @@ struct World<'a> {
     posted: Vec<Posted>,
     pkeys: [Vec<Pkey>; NODES],
     srqs: BTreeMap<usize, Slots>,
-    /// Whether software posts a new request to a shared queue as soon as a request completes.
+    /// Whether software posts a new request to a shared queue as soon as one completes.
     reposts_immediately: bool,
-    /// Random source for injected READs. It is separate so that injecting READs changes neither the plan nor the
-    /// network faults of a seed.
+    /// Random source for injected READs, separate so that they change neither a seed's plan nor its network faults.
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
     merges: bool,
@@ -359,8 +358,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random, because a requester
-    /// can divide a message in another way when it repeats it.
+    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random: a requester may
+    /// divide a message differently when it retries.
     fn packets_in_arrival(&mut self, frames: &[(usize, RoceFrame<'_>)]) -> usize {
         match mergeable(frames) {
             most if most > 1 && self.merges => self.stale.random_range(1..=most),
@@ -386,8 +385,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ number that a packet carries on arrival. It differs from the number sent if the plan replaces
-    /// the number in the middle of a message.
+    /// Returns the SRQ number that a packet carries on arrival. It differs from the one sent if the plan replaces it in
+    /// the middle of a message.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
@@ -406,8 +405,8 @@ impl<'a> World<'a> {
         Some(named)
     }
 
-    /// Occasionally injects a stale READ. The READ bypasses the network. If it were delayed, it could arrive in a later
-    /// life with the expected PSN and would then be a valid request from the peer.
+    /// Occasionally injects a stale READ. The READ bypasses the network, where a delay could turn it into a valid
+    /// request that arrives in a later life with the expected PSN.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self
@@ -515,7 +514,7 @@ impl<'a> World<'a> {
         let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
         if (state, end.flush) == (State::Sqe, Flush::Owner) {
-            // Ring the doorbell, because the requests left in the queue are executed only after the next doorbell.
+            // The requests left in the queue are executed only after another doorbell.
             let Node { engine, host } = &mut self.nodes[end.node];
             engine.notify_send(self.now, end.qpn, host);
         }
@@ -542,8 +541,8 @@ impl<'a> World<'a> {
                 while self.nodes[node].engine.poll_dirty().is_some() {}
                 return Ok(false);
             };
-            // Check the events recorded during `poll_transmit` first, because its key operations took effect before the
-            // frame was produced.
+            // The key operations in `poll_transmit` took effect before it produced the frame, so check their events
+            // first.
             self.check_host_events(node, None)?;
             let mut checked = Ok(());
             for frame in packets_of(&frame, sent.offload) {
@@ -563,8 +562,8 @@ impl<'a> World<'a> {
         if endless { Err(format!("node {node} never stops sending")) } else { Ok(true) }
     }
 
-    /// Passes the memory accesses and events of a node to the checker. `cause` is the destination QP of the packet that
-    /// the node has just received, if any.
+    /// Passes a node's memory accesses and events to the checker. `cause` is the destination QP of the packet that the
+    /// node has just received, if any.
     fn check(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
         self.check_host_events(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];
@@ -612,7 +611,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Creates the host of a node. Its memory initially holds only the atomic cells.
+/// Creates a node's host, whose memory initially holds only the atomic cells.
 fn host(counts_receives: bool) -> SimHost {
     let host_events = Some(Vec::new());
     let mut host = SimHost { host_events, counts_receives, ..SimHost::default() };
@@ -622,7 +621,7 @@ fn host(counts_receives: bool) -> SimHost {
     host
 }
 
-/// Returns the frames of the packets that a frame carries, in wire format.
+/// Splits a frame into one frame per packet, in wire format.
 fn packets_of(frame: &[u8], offload: Offload) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     match offload {
@@ -649,7 +648,7 @@ fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {
     plan.pairs.iter().flat_map(|pair| &pair.ends).filter(move |end| end.node == node).map(|end| end.qpn)
 }
 
-/// Checks that no QP of an idle engine reports that it is waiting for its turn to send.
+/// Checks that no QP of an idle engine reports waiting for its turn to send.
 fn check_wait_reasons(
     engine: &Engine,
     now: Instant,

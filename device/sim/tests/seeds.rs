@@ -10,9 +10,9 @@ fn from_env(name: &str, default: u64) -> u64 {
 }
 
 /// Seeds that once failed. Changes to the plan generator change what a seed simulates, so each engine failure also has
-/// its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and the test for the fifth
-/// seed is in `device/engine/tests/congestion.rs`. The last seed failed because of a bug in the simulation: an injected
-/// READ repeated part of a READ that the peer had sent.
+/// its own test: in `device/engine/tests/rnr.rs` for the first four seeds, and in `device/engine/tests/congestion.rs`
+/// for the fifth. The last seed exposed a bug in the simulation, which injected a READ that repeated part of one that
+/// the peer had sent.
 const PINNED: [u64; 6] = [281_947, 366_135, 810_318, 886_846, 1_004_380, 20_261_129_107_040];
 
 #[test]

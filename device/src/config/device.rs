@@ -1,4 +1,4 @@
-//! The configuration of a device: its entry in the configuration file, and the validated form of that entry.
+//! A device's configuration: its entry in the configuration file, and the validated form.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -228,7 +228,7 @@ pub struct DeviceConfig {
     pub impairments: Vec<Rule>,
     pub record: Option<PathBuf>,
     pub record_max_bytes: u64,
-    /// The configuration entry as stored in a session record, without the keys that affect only the host.
+    /// The configuration entry as stored in a recording, without the keys that affect only the host.
     pub entry: Map<String, Value>,
     /// The entry exactly as it appears in the configuration file.
     pub said: Map<String, Value>,
@@ -244,7 +244,7 @@ const fn one_file() -> u16 {
     1
 }
 
-/// Returns the default maximum size of a session record. A record of this size holds several seconds of traffic at full
+/// Returns the default maximum size of a recording. A recording of this size holds several seconds of traffic at full
 /// rate, but does not fill a typical disk.
 const fn default_record_max_bytes() -> u64 {
     4 << 30

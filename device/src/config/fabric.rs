@@ -1,4 +1,4 @@
-//! Configuration of the fabrics, which carry frames between devices.
+//! Fabric configuration: how frames travel between devices.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

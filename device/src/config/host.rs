@@ -30,8 +30,8 @@ impl Config {
 }
 
 impl DeviceConfig {
-    /// Checks that the directories, interfaces and permissions that the device needs are present. `name` is the
-    /// device's configuration key, for error messages. `made` lists directories that hcad will create.
+    /// Checks for the directories, interfaces and permissions that the device needs. `name` is the device's
+    /// configuration key, for error messages. `made` lists directories that hcad will create.
     ///
     /// # Errors
     /// [`ConfigError::Value`] for the first requirement that is not met.

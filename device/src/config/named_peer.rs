@@ -15,7 +15,7 @@ use super::{ConfigError, value};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPeer {
     pub name: PeerName,
-    /// Configured MAC. If it is set, only one of the name's addresses is used, because a MAC belongs to a single peer.
+    /// Configured MAC. It belongs to a single peer, so if it is set, only one of the name's addresses is used.
     pub mac: Option<MacAddr>,
     pub leaf: bool,
     /// Rate limit for frames from each peer.

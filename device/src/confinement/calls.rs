@@ -1,8 +1,8 @@
 //! The system call filter (seccomp).
 //!
-//! A call that is not listed fails with ENOSYS, so that a libc that uses a newer call falls back to an older one.
-//! Killing the process instead would take down the HCAs of all its guests. Either way, an attacker cannot execute
-//! another program, affect another process, or use an unlisted kernel interface.
+//! Unlisted calls fail with ENOSYS, which makes a libc that tries a newer call fall back to an older one. Killing the
+//! process instead would take down the HCAs of all its guests. Either way, an attacker cannot execute another program,
+//! affect another process, or use an unlisted kernel interface.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -163,7 +163,7 @@ const IOCTL: &[u32] = &[
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
-/// Value from `linux/prctl.h`, because the libc crate does not define the constant.
+/// Value from `linux/prctl.h`. The libc crate does not define the constant.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Settings that determine the permitted calls.
@@ -253,8 +253,8 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // TCP sockets are permitted only for DNS, and raw and netlink sockets are not permitted at all. Unix datagram
-    // sockets are not permitted either, because they can send each message to a different destination.
+    // TCP sockets are permitted only for DNS. Raw and netlink sockets are not permitted, nor are Unix datagram sockets,
+    // which can send each message to a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
     for (kind, is_permitted) in
         [(libc::SOCK_DGRAM, permitted.udp || permitted.dns), (libc::SOCK_STREAM, permitted.dns)]
@@ -281,16 +281,15 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         // New and changed mappings must not be executable.
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
-        // New threads are permitted, but not new processes. clone3 is not listed, because its arguments are in memory,
-        // which a filter cannot inspect. A libc that tries clone3 first falls back to clone.
+        // New threads are permitted, but not new processes. clone3 is not listed: its arguments are in memory, which a
+        // filter cannot inspect. A libc that tries it first falls back to clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
         // Signals and resource limits are permitted only for this process.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
     if let Some(probe) = permitted.probe {
-        // The probe's descriptor number must keep referring to the probe, because `connect` is permitted for this
-        // number.
+        // `connect` is permitted for the probe's descriptor number, which must therefore keep referring to the probe.
         let other = |argument| {
             let value = probe.cast_unsigned();
             vec![vec![Condition { argument, is: SeccompCmpOp::Ne, value }]]

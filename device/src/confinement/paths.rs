@@ -20,12 +20,11 @@ use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 /// The newest Landlock ABI that this module uses. Older kernels enforce only the rights that they support.
 const LANDLOCK_ABI: ABI = ABI::V9;
 
-/// Rights to a directory where sockets are created, probed and removed. ReadDir is needed because hcad locks the
-/// directory.
+/// Rights to a directory where sockets are created, probed and removed. ReadDir allows hcad to lock the directory.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
-/// Rights to a directory where files are created and written, but not read. The rights include writing to existing
-/// files, because Landlock does not distinguish them from new files.
+/// Rights to a directory where files are created and written, but not read. They include writing to existing files,
+/// which Landlock does not distinguish from new ones.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
 /// Rights to a regular file that is named in the configuration.
@@ -104,7 +103,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             })?;
         }
     }
-    // Grant access only to the configuration file itself, because its directory may contain unrelated files.
+    // Grant access only to the configuration file itself: its directory may contain unrelated files.
     if let Some(origin) = origin {
         let _ = grant(origin, READ);
     }
@@ -252,7 +251,7 @@ impl fmt::Display for Paths {
 }
 
 /// Returns whether the directory of `path` is one of `granted` or below one of them. Also returns true if the directory
-/// is missing, because a later attempt to use it reports the error.
+/// is missing. A later attempt to use it reports the error.
 fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
     let folder = folder_of(path).canonicalize();
     folder.map_or(true, |folder| granted.iter().any(|granted| folder.starts_with(granted)))

@@ -29,8 +29,8 @@ const MAX_CALLS: usize = 16;
 /// starved of CPU time.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. Failing to send the answer is not an error, because
-/// the caller may have disconnected.
+/// A call to a device's thread, with the channel for the answer. Failing to send the answer is not an error: the caller
+/// may have disconnected.
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
@@ -43,8 +43,7 @@ pub enum Call {
     SetPort(PortState, oneshot::Sender<()>),
     /// Injects a device error.
     Fail(oneshot::Sender<()>),
-    /// Sets or removes the capture. Returns the previous capture, because files are opened and closed on the
-    /// main thread.
+    /// Sets or removes the capture. Returns the previous capture to the main thread, which opens and closes all files.
     SetCapture(Option<Box<Capture>>, oneshot::Sender<Option<Capture>>),
     /// Returns the contents of the capture ring.
     KeptFrames(oneshot::Sender<Option<Vec<u8>>>),
@@ -63,8 +62,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. An abandoned call must not be executed, because its caller has
-    /// already received an error.
+    /// Returns whether the caller has stopped waiting. The caller of an abandoned call has already received an error,
+    /// so the call must not be executed.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -251,8 +250,8 @@ impl Mailbox {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Waits up to `pause` for a stop request, and returns whether one was made. Drops all calls, because the device
-    /// cannot answer them.
+    /// Waits up to `pause` for a stop request, and returns whether one was made. Drops all calls, which the device
+    /// cannot answer.
     pub fn is_stopped_within(&mut self, pause: Duration) -> bool {
         let end = Instant::now() + pause;
         loop {
@@ -275,7 +274,7 @@ impl Mailbox {
     }
 
     pub fn set_connected(&self, connected: bool) {
-        // Avoid a redundant store, because it would take the cache line away from reading threads.
+        // A redundant store would take the cache line away from reading threads.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }

@@ -26,8 +26,7 @@ impl ImpairCall {
         }
     }
 
-    /// Executes the call and sends the answer. Errors from `send` are ignored, because the caller may have
-    /// disconnected.
+    /// Executes the call and sends the answer. Errors from `send` are ignored: the caller may have disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {

@@ -1,4 +1,4 @@
-//! Peers that the configuration of a device specifies by DNS name.
+//! Peers that a device's configuration specifies by DNS name.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ pub struct PeerNames {
 }
 
 impl PeerNames {
-    /// Returns the named peers of a device, if it has any. `resolved` will hold the peers found through DNS.
+    /// Returns a device's named peers, if it has any. `resolved` will hold the peers found through DNS.
     pub fn of(device: &DeviceConfig, resolved: &ResolvedPeers) -> Option<Self> {
         match &device.fabric {
             FabricConfig::Udp { bind, named, .. } if !named.is_empty() => {
@@ -28,7 +28,7 @@ impl PeerNames {
 }
 
 /// The result of the last DNS lookup of a device's named peers. A device that is re-created after a failure starts with
-/// these peers.
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedPeers(Arc<Mutex<Vec<ResolvedPeer>>>);
 

@@ -40,7 +40,7 @@ pub enum PeersError {
     /// The fabric is a ring. Its members join and leave on their own.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
-    /// The peer has the MAC of this device.
+    /// The peer has this device's MAC.
     #[error("mac: {0} is this device's own MAC")]
     OwnMac(MacAddr),
     /// The fabric rejects the change.
@@ -60,8 +60,8 @@ impl PeerCall {
     }
 
     /// Executes the call and sends the answer. If the call adds or removes a peer with a configured MAC, the peer's
-    /// static neighbour entries are added to or removed from the port. Errors from `send` are ignored, because the
-    /// caller may have disconnected.
+    /// static neighbour entries are added to or removed from the port. Errors from `send` are ignored: the caller may
+    /// have disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {
@@ -92,8 +92,8 @@ impl PeerCall {
                 }
                 let _ = answer.send(removed.map(drop));
             }
-            // Only the fabric changes, because the port has had static neighbour entries for the MACs of named peers
-            // from the start.
+            // Only the fabric changes. The port has had static neighbour entries for the MACs of named peers from the
+            // start.
             Self::Resolve(peers, answer) => {
                 let _ = answer.send(switch.map(|switch| switch.set_resolved(&peers)));
             }
@@ -115,7 +115,7 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// Returns an ARP request (RFC 826) for 10.77.0.1, sent by 10.77.0.3 from this MAC.
+    /// Returns an ARP request (RFC 826) for 10.77.0.1, sent by 10.77.0.3 from `mac`.
     fn request_from(mac: MacAddr) -> Vec<u8> {
         let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
         [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()

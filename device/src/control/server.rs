@@ -107,7 +107,7 @@ struct ClientSlot {
     idle: Arc<IdleSince>,
 }
 
-/// Time when a client became idle, as returned by [`now`], or [`IdleSince::BUSY`].
+/// Time at which a client became idle, as returned by [`now`], or [`IdleSince::BUSY`].
 struct IdleSince(AtomicU64);
 
 impl IdleSince {

@@ -45,7 +45,7 @@ const MAX_BUFFER_LEN: usize = 8192;
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time limit for receiving a client's request, and for sending the response.
+/// Timeout for receiving a client's request, and for sending the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the text generated for a scrape is reused for later scrapes.
@@ -251,7 +251,7 @@ fn status(request: &Request<Incoming>) -> StatusCode {
     if is_host_wrong || request.headers().len() > MAX_FIELDS {
         return StatusCode::BAD_REQUEST;
     }
-    // Query parameters are ignored, because some scrapers add them.
+    // Some scrapers add query parameters, which are ignored.
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => StatusCode::OK,
         (_, "/metrics") => StatusCode::METHOD_NOT_ALLOWED,

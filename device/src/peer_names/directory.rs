@@ -1,6 +1,6 @@
 //! Tracks the peers that a device's DNS names resolve to, and when to look up each name again.
 //!
-//! The directory performs no I/O and reads no clock. Its owner polls it for the next [`Question`], looks up the name,
+//! The directory does not perform I/O or read clocks. Its owner polls it for the next [`Question`], looks up the name,
 //! and passes back the answer and the time. [`Directory::refresh`] then returns the peers that have joined or left.
 //!
 //! An answer is used until the next answer to the same question, even if lookups fail in between (RFC 8767, section 4).
@@ -53,7 +53,7 @@ pub(super) struct Answer<T> {
     pub(super) ttl: Option<Duration>,
 }
 
-/// The target of an SRV record. Priorities and weights are ignored, because every target is a peer.
+/// The target of an SRV record. Priorities and weights are ignored: every target is a peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) host: Arc<str>,
@@ -85,7 +85,7 @@ pub(super) struct Change {
     pub(super) left: Vec<ResolvedPeer>,
 }
 
-/// The state of all of a device's names.
+/// The lookup state of a device's names.
 #[derive(Debug)]
 pub(super) struct Directory {
     entries: Vec<NamedPeer>,
@@ -154,7 +154,7 @@ impl Directory {
         }
         let mut entries = entries.to_vec();
         // If an address has several names, it belongs to the name with a configured MAC, so that the MAC stays reserved
-        // for this peer.
+        // for it.
         entries.sort_by_key(|entry| entry.mac.is_none());
         Self { entries, hosts, services, peers: BTreeMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Keeps the peers of devices up to date with DNS.
+//! Keeps devices' peers up to date with DNS.
 //!
 //! This code runs on the main thread. A device's thread never looks up a name: it receives the resulting peers in a
 //! call, between two turns of its event loop. `directory` decides which name to look up and when, and `resolver` is the
@@ -30,7 +30,7 @@ const MAX_LOOKUPS: usize = 8;
 /// Pause before the peers are sent again to a device that did not accept them.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Keeps the peers of all devices up to date. Never returns.
+/// Keeps all devices' peers up to date. Never returns.
 pub async fn serve(resolver: Option<Resolver>, mut registry: DeviceRegistry) {
     // Dropping a JoinSet aborts its task.
     let mut followed: Vec<(Arc<Device>, JoinSet<()>)> = Vec::new();
@@ -63,7 +63,7 @@ enum Found {
     Targets(Arc<str>, Result<Answer<Target>, LookupError>),
 }
 
-/// Keeps the peers of one device up to date. Never returns.
+/// Keeps one device's peers up to date. Never returns.
 async fn follow(device: Arc<Device>, resolver: Resolver) {
     let Some(PeerNames { bind, entries, resolved }) = &device.names else { return };
     let mut directory = Directory::new(entries, now());

@@ -8,8 +8,8 @@
 //! still processes packets and timers.
 //!
 //! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
-//! added to the device's share. No device is limited unless another device is moving data, because otherwise no device
-//! would benefit. Boot loaders, whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
+//! added to the device's share. No device is limited unless another one is moving data and would benefit. Boot loaders,
+//! whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -24,8 +24,8 @@ const SHARED_SAVINGS: f64 = 2.0;
 /// Seconds of processor time that each device can save up for itself.
 const OWN_SAVINGS: f64 = 0.25;
 
-/// Length of an accounting interval. Turns are not accounted for individually, because reading the thread's processor
-/// time takes a system call.
+/// Length of an accounting interval. Reading the thread's processor time takes a system call, so turns are not
+/// accounted for individually.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Interval at which a paused device checks whether it may continue.
@@ -92,7 +92,7 @@ pub(super) struct ControlBudget {
     spent: Duration,
     /// Elapsed time of turns in this interval that moved data.
     data: Duration,
-    /// Elapsed time of turns in this interval that moved no data.
+    /// Elapsed time of turns in this interval that did not move data.
     control: Duration,
     /// Start of the pause, and time of the next check.
     paused: Option<(Instant, Instant)>,

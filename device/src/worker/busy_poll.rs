@@ -13,7 +13,7 @@
 //! since the previous slow yield add up to at least the next period, the period is reset to its initial length.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
-//! nothing, because the thread that will submit work may need the same CPU.
+//! nothing: the thread that will submit work may need the same CPU.
 
 use std::time::Duration;
 
@@ -159,8 +159,8 @@ mod tests {
         busy_poll
     }
 
-    /// Simulates up to `pauses` pauses between small messages, until one has no polling. Returns the number of pauses
-    /// with polling.
+    /// Simulates up to `pauses` pauses between small messages, until one does not poll. Returns the number of pauses
+    /// that polled.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let polls = |_: &usize| {
             busy_poll.moved(64);
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Simulates `pauses` pauses in a bulk transfer. Returns the number of pauses without polling.
+    /// Simulates `pauses` pauses in a bulk transfer. Returns the number of pauses that did not poll.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn yielding_polls_do_not_delay_spinning_polls() {
+    fn yielding_polls_do_not_count_towards_skips() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(busy_poll.pause(at(0)), YIELDING);
         (0..10).for_each(|_| busy_poll.found_nothing());

@@ -23,7 +23,7 @@ const PLAIN_SLEEPS: u32 = 256;
 /// Longest average sleep to try coalescing for. If sleeps are longer, wake-ups are rare enough already.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
-/// A thread that handles more messages than this per wake-up, on average, needs no coalescing.
+/// A thread that handles more messages than this per wake-up, on average, does not need coalescing.
 const FEW_MESSAGES: u64 = 8;
 
 /// If more time than this passes between the starts of two sleeps, the measured load is considered to have ended.
@@ -89,7 +89,7 @@ impl Coalescing {
         }
     }
 
-    /// Returns how long to sleep without being woken, or `None` to block as usual. Must be called each time before the
+    /// Returns how long to sleep without being woken, or `None` to block as usual. Call this each time before the
     /// thread blocks. `done` is the total number of messages so far, which restarts at zero when the device is
     /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {

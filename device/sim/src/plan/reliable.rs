@@ -9,7 +9,7 @@ use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_sou
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
 use engine::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
-/// Operands for compare-and-swap. The range is small, so that the comparison often succeeds on a value stored by
+/// Operands for compare-and-swap. The range is small enough that the comparison often succeeds on a value stored by
 /// another QP.
 const SWAPPED: std::ops::Range<u64> = 0..4;
 
@@ -52,8 +52,8 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 
-/// Draws an atomic on a cell shared by all QPs in a protection domain. The addend of a fetch-and-add is random, so that
-/// it identifies the request.
+/// Draws an atomic on a cell shared by all QPs in a protection domain. The random addend of a fetch-and-add identifies
+/// the request.
 fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let cell = rng.random_range(0..CELLS_BYTES / 8);
     let remote = pair.remote(1 - side, Area { region: CELLS, offset: cell * 8, len: 8 });

@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
-/// Time between the RESET of both sides and their next connection, in nanoseconds. By the end of this time, the network
-/// has delivered or lost all earlier packets. On a real network, the connection manager's TimeWait state ensures this.
+/// Time from resetting both sides to reconnecting them, in nanoseconds. By then, the network has delivered or lost all
+/// earlier packets, which the connection manager's TimeWait state ensures on a real network.
 const TIME_WAIT_NS: u64 = 300_000;
 
 /// What happens to a pair during its first life, apart from network faults. Times are in nanoseconds.
@@ -16,7 +16,7 @@ const TIME_WAIT_NS: u64 = 300_000;
 pub(super) enum Script {
     /// Nothing but network faults.
     Plain,
-    /// One of side 0's requests fails. If its QP enters SQE, software recovers the QP.
+    /// One of side 0's requests fails. If its QP enters SQE, software recovers it.
     Poison,
     /// The RNR retry limit may be reached before receive requests are posted.
     Unready,
@@ -118,8 +118,7 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Schedules the posting of requests in one life of the pair, in bursts within `span`. Bursts due at `end` or later are
-/// omitted.
+/// Schedules bursts of posts within `span` in one life of the pair. Bursts due at `end` or later are omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

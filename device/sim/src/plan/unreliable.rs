@@ -72,7 +72,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     Op { fails: vec![fails], ..op }
 }
 
-/// Draws receive requests for the peer's messages. Some requests may be too short, and there may be too few requests.
+/// Draws receive requests for the peer's messages. There may be too few of them, and some may be too short.
 pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     let life = pair.lives.len() - 1;
     let messages = pair.lives[life].sides[1 - side].ops.iter().filter(|op| op.takes_receive()).count();
@@ -82,8 +82,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
         _ => pair.mtu.bytes() * 6,
     };
     for _ in 0..count {
-        // Short requests are rare, because a short request at the head of the queue blocks the queue until a message
-        // fits.
+        // Short requests are kept rare: one at the head of the queue blocks it until a message fits.
         let short = rng.random_ratio(1, 30);
         let len = if short { rng.random_range(0..longest) } else { longest };
         let recv = draw_recv(rng, pair, side, len);
@@ -102,8 +101,8 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups
                     let &(node, qpn, right) = pick(rng, &destinations);
                     let qkey = match rng.random_range(0..10) {
                         0 => Qkey::new(rng.random_range(1..1 << 31)),
-                        // If the request contains a controlled Q_Key (high bit set), the packet carries the Q_Key of
-                        // the sending QP instead.
+                        // If the request contains a controlled Q_Key (high bit set), the packet carries the sending
+                        // QP's Q_Key instead.
                         1 => Qkey::new(rng.random_range(1 << 31..=u32::MAX)),
                         _ => right,
                     };

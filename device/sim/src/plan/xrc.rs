@@ -66,7 +66,7 @@ fn srqs(pair: &Pair, condition: impl Fn(XrcSrqId) -> bool) -> Vec<Srqn> {
     all.filter(|id| condition(*id)).map(XrcSrqId::srqn).collect()
 }
 
-/// Draws an SRQ in the XRC domain of the target and in the protection domain of the target's memory.
+/// Draws an SRQ in the target's XRC domain and in the protection domain of its memory.
 pub(crate) fn draw_target_srq(rng: &mut ChaCha8Rng, pair: &Pair) -> Srqn {
     *pick(rng, &srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() == pair.pd))
 }
@@ -80,7 +80,7 @@ pub(super) fn draw_srq_for(rng: &mut ChaCha8Rng, pair: &Pair, op: &Op) -> Srqn {
     }
 }
 
-/// Changes the SRQ named by a request, so that the request must fail. Returns false if the request sends no packets.
+/// Makes a request fail by changing its SRQ. Returns false if the request does not send packets.
 pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
     if op.packets(pair.mtu) == 0 {
         return false;
