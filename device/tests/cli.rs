@@ -268,8 +268,8 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     (child, folder)
 }
 
-/// Uses the device and the control socket and then sends SIGTERM. Each of these actions makes the daemon write to
-/// standard error. Checks that the daemon serves all requests and exits normally.
+/// Uses the device and the control socket and then sends SIGTERM, each of which makes the daemon write to standard
+/// error. Checks that the daemon serves all requests and exits normally.
 fn check_serving_and_exit(mut child: Child, folder: &TempDir) {
     let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
     client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
@@ -354,7 +354,7 @@ fn descriptor_limit_is_raised_to_maximum() {
     let socket = folder.path().join("hca.sock");
     let mut command = hcad();
     command.arg("--config").arg(configuration(folder.path(), Some(&socket)));
-    // SAFETY: between fork and exec, only setrlimit is called, and it is safe to call there. `limit` outlives the call.
+    // SAFETY: only setrlimit is called between fork and exec, which is safe there. `limit` outlives the call.
     unsafe {
         command.pre_exec(|| {
             let limit = libc::rlimit { rlim_cur: 64, rlim_max: 512 };

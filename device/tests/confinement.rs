@@ -67,7 +67,7 @@ fn files_are_created_only_in_configured_folders() {
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // The control socket's folder is not writable, because `confinement` replaces the setting of `with_control`.
+        // The control socket's folder is not writable, since `confinement` replaces the setting from `with_control`.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -115,7 +115,7 @@ fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    // Enable recording, because its writer thread starts before the sandbox is complete.
+    // Enable recording, whose writer thread starts before the sandbox is complete.
     entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
     std::fs::write(&config, entry.to_string()).unwrap();
     let mut command = hcad();
@@ -203,7 +203,7 @@ fn missing_kernel_feature_is_reported_and_tolerated() {
     }
 }
 
-/// Returns a filter that simulates a kernel that lacks the given system call.
+/// Returns a filter that simulates a kernel without the given system call.
 fn without(call: i64) -> BpfProgram {
     let refusal = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let architecture = std::env::consts::ARCH.try_into().unwrap();

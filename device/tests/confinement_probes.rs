@@ -233,7 +233,7 @@ probes! {
         missing(&[libc::SYS_capget, libc::SYS_capset]);
         let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         let len: libc::c_int = 1 << 16;
-        // SAFETY: the option is a number of this length and outlives the call. The option needs CAP_NET_ADMIN.
+        // SAFETY: the option is a number of this length and outlives the call. Setting it needs CAP_NET_ADMIN.
         let result = unsafe {
             libc::setsockopt(udp.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const len).cast(), 4)
         };
@@ -340,7 +340,7 @@ probes! {
         denied_from_abi_9(intruder, sent);
     };
     can_send_udp_to_any_address: |_| {
-        // The address is not configured, because the configuration contains no peers.
+        // The configuration does not contain peers, so the destination is not one of its addresses.
         let [from, to] = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| UdpSocket::bind(address).unwrap());
         from.send_to(b"x", to.local_addr().unwrap()).unwrap();
         assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);

@@ -451,7 +451,7 @@ fn trace_starts_and_stops_without_overwriting_files() {
     assert_eq!(command["out"]["board_id"], 0x0123_4567_89ab_cdef_u64);
 }
 
-/// A record must start from the device's initial state, so recording cannot start while a VMM is connected.
+/// A recording must start from the device's initial state, so it cannot start while a VMM is connected.
 #[test]
 fn recording_can_start_only_before_client_connects() {
     let (mut daemon, control) = start();
@@ -499,12 +499,12 @@ fn recording_can_start_only_before_client_connects() {
     let trace = file.with_extension("trace");
     replay(&["--trace", trace.to_str().unwrap()]);
     let trace = std::fs::read_to_string(trace).unwrap();
-    // Only the first QUERY_ADAPTER precedes the end of the record.
+    // Only the first QUERY_ADAPTER precedes the end of the recording.
     assert_eq!(trace.matches(" command QUERY_ADAPTER status=OK ").count(), 1, "{trace}");
 }
 
 #[test]
-fn record_stops_at_size_limit() {
+fn recording_stops_at_size_limit() {
     let (mut daemon, control) = start_with(&[("record_max_bytes", json!(5000))]);
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();

@@ -135,7 +135,7 @@ fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     driver.store(2, 2 * 4096 + 0x20, &[doorbell, consumer.to_be_bytes()].concat());
 }
 
-/// Waits for the event with this number.
+/// Waits for the event numbered `number`.
 fn wait_for_event(driver: &mut Driver<Vmm>, number: u64) {
     let at = EQ_BUFFER + 32 * number;
     let entry = until("an event", || Some(driver.peek(at, 32)).filter(|entry| entry[31] == 0));

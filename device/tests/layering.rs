@@ -187,7 +187,7 @@ fn frontend_modules_do_not_use_device_module() {
     }
 }
 
-/// Objects only report events. Observers, commands and registers check these events in strict mode.
+/// Objects only report events. Observers, commands and registers check them in strict mode.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];

@@ -100,7 +100,7 @@ fn start() -> Daemon {
     let config = folder.path().join("hcad.json");
     fs::write(&config, json!({ "devices": devices }).to_string()).unwrap();
     let mut command = hcad();
-    // Log lines about hostile clients are suppressed, because the test does not read them.
+    // Suppress log lines about hostile clients, which the test does not read.
     command.arg("--config").arg(config).env("RUST_LOG", "warn,device::daemon=info");
     Daemon::ready(command, folder, PathBuf::new())
 }
@@ -497,8 +497,8 @@ fn violate_protocol(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// Returns a file on a full tmpfs. Without permission to mount, returns a file backed by huge pages, since the host
-/// probably has none.
+/// Returns a file on a full tmpfs. Without permission to mount, returns a file backed by huge pages, which the host
+/// probably lacks.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {

@@ -1,4 +1,5 @@
-//! Tests recording and replaying from the user's perspective: a daemon writes a record, and `hcad replay` replays it.
+//! Tests recording and replaying from the user's perspective: a daemon writes a recording, and `hcad replay` replays
+//! it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -18,7 +19,7 @@ use vfio_user::Client;
 const COMMAND: u64 = 4;
 const ENABLE: [u8; 2] = [6, 0];
 
-/// Starts a daemon that records a session. Also returns the path of the record.
+/// Starts a daemon that records a session. Also returns the path of the recording.
 fn recorded() -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -97,8 +98,8 @@ fn replay_command_reproduces_recording() {
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
 }
 
-/// The times may differ by one pass of the event loop, because a record contains the times of inputs but not of their
-/// effects.
+/// A recording contains the times of inputs but not of their effects, so the times may differ by one pass of the event
+/// loop.
 #[test]
 fn replay_trace_has_original_times() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,10 +129,10 @@ fn replay_trace_has_original_times() {
 }
 
 #[test]
-fn killed_daemon_leaves_usable_record() {
+fn killed_daemon_leaves_usable_recording() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // The daemon writes data to the file with a short delay. Data that is in the file survives even if the daemon is
+    // The daemon writes data to the file with a short delay. Once in the file, it survives even if the daemon is
     // killed.
     let text = until("the last step in the file", || {
         let text = replay_ok(&record, &["--steps"]);
@@ -154,7 +155,7 @@ fn replay_that_differs_from_recording_fails() {
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
     daemon.child.wait().unwrap();
-    // Change the device in the header without changing the header's length.
+    // Change the device in the header, but not the header's length.
     let folder = TempDir::new().unwrap();
     let other = folder.path().join("other");
     fs::write(&other, renamed(&fs::read(&record).unwrap(), br#""jingzhao""#, br#""mthca"   "#)).unwrap();
@@ -174,7 +175,7 @@ fn replay_that_differs_from_recording_fails() {
     );
 }
 
-/// Returns the record with `from` replaced by `to` in the header. The header is the first chunk.
+/// Returns the recording with `from` replaced by `to` in the header. The header is the first chunk.
 fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     const HEADER: usize = 8 + 12;
     let len = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;

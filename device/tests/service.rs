@@ -68,8 +68,8 @@ fn unreachable_notify_socket_is_error() {
     assert!(line.starts_with("hcad: NOTIFY_SOCKET: No such file"), "{line}");
 }
 
-/// Returns an `hcad --config` command with these arguments. The process inherits `sockets` from descriptor 3 onwards,
-/// as it would from a service manager.
+/// Returns an `hcad --config` command with the given arguments. The process inherits `sockets` from descriptor 3
+/// onwards, as it would from a service manager.
 fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     let mut command = Command::new("sh");
     let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;
@@ -119,7 +119,7 @@ fn passed_sockets_are_matched_by_path() {
     assert!(hcactl.unwrap().status.success());
     terminate(&daemon);
     assert!(daemon.child.wait().unwrap().success());
-    // The daemon must not remove these sockets, because it did not create them.
+    // The daemon must not remove these sockets, which it did not create.
     assert!(daemon.socket.exists() && control.exists());
 }
 

@@ -1,5 +1,5 @@
 //! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma`, recorded in `guest-lab` guests. A failure means
-//! that the device no longer behaves exactly as it did during the recording, when the driver worked with it.
+//! that the device no longer behaves exactly as it did when the driver worked with it.
 //!
 //! If a change alters the behaviour intentionally, record the sessions again: `guest-lab run replay-sessions` prints
 //! where it stores them.

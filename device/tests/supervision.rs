@@ -63,8 +63,8 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports that a test is skipped, and why. Writes directly to standard output, because the test harness captures the
-/// output of `println!`.
+/// Reports that a test is skipped, and why. Writes directly to standard output: the test harness captures the output of
+/// `println!`.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
@@ -151,7 +151,7 @@ fn deleted_tap_restarts_only_its_device() {
         Err(error) => return skip(&format!("a tap: unshare: {error}")),
     }
     let mut daemon = start(json!({ "tap": { "interface": TAP } }), |command| {
-        // SAFETY: only unshare(2) runs between fork and exec. It is a plain system call and accesses no memory.
+        // SAFETY: only unshare(2) runs between fork and exec. It is a plain system call and does not access memory.
         unsafe {
             command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
                 0 => Ok(()),

@@ -68,7 +68,7 @@ fn whole(block: &str) -> Value {
     }
 }
 
-/// Removes `socket_group` settings, because the groups may not exist on this host.
+/// Removes `socket_group` settings. The groups may not exist on this host.
 fn without_groups(mut config: Value) -> Value {
     config.as_object_mut().unwrap().remove("socket_group");
     for device in config["devices"].as_array_mut().unwrap() {

@@ -36,7 +36,7 @@ struct State {
 
 impl NameServer {
     pub(crate) fn start() -> Self {
-        // Both protocols use the same port, so the port has to be free for both.
+        // Both protocols use the same port, so it has to be free for both.
         let (tcp, udp) = std::iter::repeat_with(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
             .find_map(|tcp| UdpSocket::bind(tcp.local_addr().unwrap()).ok().map(|udp| (tcp, udp)))
             .unwrap();

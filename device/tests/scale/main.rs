@@ -23,20 +23,20 @@ use protocol::ids::Iova;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Serialises the tests, because they measure the memory use of the whole process.
+/// Serialises the tests, which measure the memory use of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the memory use of this process, in bytes, excluding guest memory.
+/// Returns this process's memory use in bytes, excluding guest memory.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Returns the CPU time of this thread, which is independent of other load.
+/// Returns this thread's CPU time, which is independent of other load.
 fn work_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
@@ -50,7 +50,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
-    // Allow an extra 1 MiB, because the allocator requests memory in large units.
+    // The allocator requests memory in large units, so allow an extra 1 MiB.
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {count} objects use {grown} bytes");
 }
 
@@ -201,7 +201,7 @@ fn unused_table_entries_use_no_memory() {
     measured("largest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Contexts are 256 bytes long, so the contexts of these QPs are in 64 pages of ICM that are far apart.
+    // Contexts are 256 bytes long, so the contexts of these QPs are in 64 ICM pages that are far apart.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;
