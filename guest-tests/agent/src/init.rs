@@ -13,7 +13,7 @@ use crate::wire::PORT_NAME;
 
 /// List of the modules to load, in order, with one path per line. The file need not exist.
 const MODULES: &str = "/lib/modules.list";
-/// Time limit for the port to appear after its driver has been loaded.
+/// How long to wait for the port to appear after its driver has been loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
@@ -68,8 +68,7 @@ fn prepare() -> Result<()> {
     let paths: Vec<String> =
         list.lines().map(str::trim).filter(|l| !l.is_empty()).map(str::to_owned).collect();
     for path in &paths {
-        // A module that fails to load must not prevent the host from connecting, because the host may need to diagnose
-        // the failure.
+        // A module that fails to load must not prevent the host from connecting and diagnosing the failure.
         if let Err(error) = guest::load_modules(std::slice::from_ref(path)) {
             guest::say(&format!("{error:#}"));
         }

@@ -265,7 +265,7 @@ const fn bar(region: Region) -> Bar {
     }
 }
 
-/// Returns the ID of a request whose step is invalid, so that the host can match the failure to the request.
+/// Returns the ID of a request whose step is invalid, so that the host can match the failure to it.
 fn request_id(line: &str) -> u64 {
     serde_json::from_str::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
 }

@@ -51,7 +51,7 @@ impl Running {
             kind: kind_of(&error),
             reason: format!("cannot start {}: {error}", start.argv.first().map_or("", String::as_str)),
         })?;
-        // Drop the terminal descriptors in `command`, because they would keep the terminal open.
+        // The terminal descriptors in `command` would keep the terminal open.
         drop(command);
         Self::forward(child, terminal.map(|(ours, _)| ours), host).map_err(other)
     }
@@ -184,7 +184,7 @@ fn kind_of(error: &io::Error) -> StartErrorKind {
 /// Restores the default signal dispositions. Otherwise, the command would inherit ignored signals, which a shell cannot
 /// trap.
 fn with_default_signals(command: &mut Command) {
-    // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and accesses no memory. For
+    // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and does not access memory. For
     // SIGKILL and SIGSTOP, it fails without effect.
     unsafe {
         command.pre_exec(|| {
@@ -221,7 +221,7 @@ fn as_user(command: &mut Command, user: &User) {
     }
 }
 
-/// The process group of a command. `None` once the command has been reaped, because its process ID may then be reused.
+/// The process group of a command. `None` once the command has been reaped and its process ID may be reused.
 struct Group(Mutex<Option<Child>>);
 
 impl Group {

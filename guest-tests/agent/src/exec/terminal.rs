@@ -44,8 +44,7 @@ impl Terminal {
         }
         // SAFETY: the call has created both descriptors, and no other code owns them.
         let (ours, other) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(other)) };
-        // The master must not be inherited, because a program that holds it keeps the terminal open.
-        // SAFETY: F_SETFD takes no pointers.
+        // A program that inherited the master would keep the terminal open. SAFETY: F_SETFD takes no pointers.
         if unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
             // SAFETY: F_SETFD takes no pointers.
             || unsafe { libc::fcntl(other.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
@@ -72,7 +71,8 @@ impl Terminal {
 /// Makes the command a session leader with `terminal` as its controlling terminal.
 pub(super) fn control(command: &mut Command, terminal: &OwnedFd) -> io::Result<()> {
     command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal.try_clone()?);
-    // SAFETY: only setsid and ioctl are called between fork and exec. They are async-signal-safe and access no memory.
+    // SAFETY: only setsid and ioctl are called between fork and exec. They are async-signal-safe and do not access
+    // memory.
     unsafe {
         command.pre_exec(|| {
             if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {

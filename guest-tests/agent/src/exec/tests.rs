@@ -5,7 +5,7 @@ use super::*;
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start, StartError, StartErrorKind};
 
-/// Time limit for each wait, generous because the host may be busy.
+/// Timeout for each wait, generous for busy hosts.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The host's end of an exec port.

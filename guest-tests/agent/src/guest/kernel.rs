@@ -177,7 +177,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
 }
 
 /// Parses a log record of the form `priority,sequence,time,flags;text`, where the priority combines facility and level.
-/// Returns the level and the first line of the text, because the other lines contain only details.
+/// Returns the level and the first line of the text; the other lines contain only details.
 fn parse_record(record: &str) -> impl Iterator<Item = (u8, String)> {
     record
         .split_once(';')

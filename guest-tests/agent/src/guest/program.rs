@@ -16,8 +16,7 @@ use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn
 /// Maximum output kept per stream, in bytes. Further output is read and discarded.
 const MAX_OUTPUT: usize = 1 << 20;
 const MAX_PROGRAMS: usize = 64;
-/// Maximum time to wait for end of file on an output stream. The wait is limited because a child of the program may
-/// keep the stream open.
+/// How long to wait for end of file on an output stream, which a child of the program may keep open.
 const EOF_TIMEOUT: Duration = Duration::from_millis(500);
 /// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -34,8 +33,8 @@ impl Programs {
         let limit = Duration::from_millis(step.timeout_ms.into());
         if let Some(mut input) = program.stdin.take() {
             let text = step.stdin.clone();
-            // Write from a separate thread, because the program may print output before it has read all its input, and
-            // may never read its input at all.
+            // Write from a separate thread: the program may print output before it has read all its input, and may
+            // never read its input at all.
             std::thread::spawn(move || input.write_all(text.as_bytes()));
         }
         program.end(limit)
@@ -127,7 +126,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits for the program to exit and kills it when the time limit expires.
+    /// Waits for the program to exit, and kills it after `limit`.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
@@ -231,7 +230,7 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// Waits until at least one descriptor is closed or ready for its events. Returns, for each descriptor, whether it is
-/// closed or ready. All values are `false` if `limit` expires first.
+/// closed or ready. All values are `false` after `limit`.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =

@@ -27,9 +27,8 @@ const STREAMS: [(&str, &str); 4] = [
 /// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user. QEMU executes
 /// them as its own user in any case.
 const SHARED: &str = "trans=virtio,version=9p2000.L,access=any,msize=262144";
-/// Cache options for a shared root. The root can be cached, because it does not change while the guest runs. Without a
-/// cache, each file look-up would be a round trip to QEMU. `noxattr` avoids a further round trip to read each program's
-/// file capabilities.
+/// Cache options for a shared root, which does not change while the guest runs. Without a cache, each file look-up
+/// would be a round trip to QEMU. `noxattr` avoids a further round trip to read each program's file capabilities.
 const CACHED: &str = "cache=loose,noxattr";
 /// Cache option for the other shared directories, whose files may also change on the host.
 const UNCACHED: &str = "cache=none";
@@ -59,7 +58,7 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     }
     let moved: &[&str] = match &step.system {
         System::Disk(_) => &["/dev", "/proc", "/sys", "/run", "/tmp"],
-        // Keep the host's /tmp, because it may contain files that the command needs.
+        // Keep the host's /tmp, which may contain files that the command needs.
         System::Shared(_) => &["/dev", "/proc", "/sys", "/run"],
     };
     for folder in moved {

@@ -1,5 +1,5 @@
 //! Completion queues. Each entry in a queue's ring has an owner byte, which shows whether the device or software owns
-//! the entry.
+//! it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,12 +1,12 @@
-//! Rings of entries that the device writes: completions and events. The owner byte of an entry shows whether the device
-//! or software owns the entry.
+//! Rings of entries that the device writes: completions and events. An entry's owner byte shows whether the device or
+//! software owns it.
 
 use super::mr::Region;
 use crate::vfio::Arena;
 
 /// Size of an entry in bytes.
 pub(crate) const ENTRY: usize = 32;
-/// Offset of the owner byte in an entry.
+/// Offset of the owner byte within an entry.
 const OWNER: usize = 0x1f;
 const OWNED_BY_DEVICE: u8 = 0x80;
 

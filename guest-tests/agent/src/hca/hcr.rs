@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use crate::error::timeout;
 use crate::wire::{Failure, FailureKind, HcrBase};
 
-/// Time limit for a command. The public driver (`ib_hgrnic`) waits 60 s, but a working device is much faster.
+/// Timeout for a command. The public driver (`ib_hgrnic`) waits 60 s, but a working device is much faster.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Offset of the word that starts a command and reports its completion.

@@ -44,7 +44,7 @@ impl Hca {
             self.take_pings(step, 1)?;
         }
         self.take_pings(step, self.qp(step.qp)?.send_slots())?;
-        // Reset the last byte now, because the peer may start the next exchange before this side does.
+        // Reset the last byte now: the peer may start the next exchange before this side does.
         self.arena().publish_byte(mark, 0);
         taken.sort_unstable();
         let at = |part: usize| -> Result<u64> {

@@ -22,7 +22,7 @@ use crate::wire::{
 
 /// Default size of the arena in MiB.
 const ARENA_MIB: u32 = 48;
-/// Fill byte for output mailboxes. The device has not written bytes that still have this value.
+/// Fill byte for output mailboxes. A byte that still has this value was not written by the device.
 const UNWRITTEN: u8 = 0xa5;
 /// Fill byte for the part of the input mailbox that the device must not read.
 const UNREADABLE: u8 = 0xd7;
@@ -162,7 +162,7 @@ impl Hca {
         self.command(Op::CloseHca, 0, 0, Inbox::None)
     }
 
-    /// Issues a command that has no output. Any status except OK is an error.
+    /// Issues a command without output. Any status except OK is an error.
     pub(crate) fn command(
         &mut self,
         op: Op,
@@ -248,7 +248,7 @@ impl Hca {
         self.last_id
     }
 
-    /// Returns a key for an MPT index. The key differs from all earlier keys for that index.
+    /// Returns a key for an MPT index, different from all earlier keys for that index.
     pub(super) fn new_key(&mut self, index: u32) -> u32 {
         let uses = self.key_uses.entry(index).or_default();
         let key = uses.wrapping_shl(self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) | index;

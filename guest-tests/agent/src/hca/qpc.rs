@@ -1,4 +1,4 @@
-//! The QP context image, which the MODIFY_QP commands and QUERY_QP use as their mailbox.
+//! The QP context image: the mailbox of the MODIFY_QP commands and QUERY_QP.
 //!
 //! The driver keeps one image per queue pair. For each transition, it changes the affected fields and sends the whole
 //! image, as the public driver (`ib_hgrnic`) does.

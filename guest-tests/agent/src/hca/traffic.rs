@@ -18,7 +18,7 @@ use crate::wire::{
     Scatter, SendFlow, SendOp, SendRequest, Sge, Traffic, TrafficReport,
 };
 
-/// Default time limit for the flows of a step.
+/// Default timeout for a step's flows.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Fill byte for a slot before a message arrives. The gaps between segments must still contain it afterwards.
 const UNTOUCHED: u8 = 0xee;
@@ -212,7 +212,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Builds the WQEs in advance, so that the time it takes to build them is not measured.
+    /// Builds the WQEs in advance, outside the measured time.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let used = self.slots.count.min(self.count());
         if self.slots.len > 0 {
@@ -268,7 +268,7 @@ impl<'a> Running<'a> {
             let room = flow.depth.max(1).min(flow.slots).saturating_sub(outstanding);
             let room = room.min(hca.qp(flow.qp)?.free_sends());
             let batch = flow.batch.max(1).min(flow.count - self.posted);
-            // Post only full batches, because a smaller batch would change what is measured.
+            // Post only full batches. A smaller batch would change what is measured.
             if batch == 0 || room < batch.min(flow.depth.max(1)) {
                 return Ok(());
             }
@@ -460,7 +460,7 @@ impl Hca {
         };
         let started = Instant::now();
         let mut idle = Idle::new();
-        // Post receives before sends, because the peer's first message may already be in flight.
+        // The peer's first message may already be in flight, so post receives before sends.
         running.sort_by_key(Running::is_send);
         for flow in &mut running {
             flow.pump(self)?;

@@ -81,7 +81,7 @@ impl SendWqe {
         self.bytes[0x0c..0x10].copy_from_slice(&imm);
     }
 
-    /// Returns the link to this WQE. The link forms the first bytes of the preceding WQE. `position` is this WQE's
+    /// Returns the link to this WQE, which forms the first bytes of the preceding one. `position` is this WQE's
     /// distance from the start of the queue, in units.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
@@ -123,7 +123,7 @@ pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
 }
 
 /// Returns a receive WQE in the user library's format for a list of `max_recv_sge` elements, without its first 10h
-/// bytes. The user library writes no terminator after such a list, even if the slot has room for one.
+/// bytes. The user library does not write a terminator after such a list, even if the slot has room for one.
 pub(crate) fn unterminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, None)
 }

@@ -11,7 +11,7 @@ use super::bytes::{get_u32, put_u32, put_u64};
 use super::read;
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Time limit for a command, the same as in `mlx5_core`.
+/// Timeout for a command, as in `mlx5_core`.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of input or output bytes stored in the slot itself.
 const INLINE: usize = 16;

@@ -71,7 +71,7 @@ impl Mlx5 {
         Ok((self.arena.iova(first), self.arena.iova(first + size / 2)))
     }
 
-    /// Posts identical WRITEs, of which only the last requests a completion, and rings the doorbell.
+    /// Posts identical WRITEs and rings the doorbell. Only the last one requests a completion.
     fn post_batch(&mut self, write: (u64, u64, u32), count: u32) -> Result<()> {
         let Self { device, arena, objects, sends, .. } = self;
         for n in 1..=count {

@@ -27,7 +27,7 @@ use crate::wire::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
 
 /// Size in bytes of the memory for queues and commands.
 const OWN: usize = 2 << 20;
-/// Time limit for the device to start, for the port to become active, and for a copy.
+/// How long to wait for the device to start, for the port to become active, and for a copy.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Polling interval for the firmware and the port.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

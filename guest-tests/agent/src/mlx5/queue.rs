@@ -10,7 +10,7 @@ use crate::vfio::{Arena, Bar, Device, PAGE};
 
 /// Length of an entry in bytes, the same for all three rings.
 const ENTRY: usize = 64;
-/// Offset of the byte that contains an entry's owner bit.
+/// Offset of the owner bit's byte within an entry.
 const OWNER: usize = 0x3f;
 /// Size of a doorbell page (UAR) in bytes.
 const UAR: u64 = 4096;
@@ -107,8 +107,8 @@ pub(super) struct Completion {
 pub(super) struct Completions {
     ring: Ring,
     record: usize,
-    /// Number of arm requests so far. The low two bits are the sequence number of the next request, because each
-    /// earlier one has been followed by an event.
+    /// Number of arm requests so far. Each has been followed by an event, so the low two bits are the sequence number
+    /// of the next request.
     arms: u32,
 }
 

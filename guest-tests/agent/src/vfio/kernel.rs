@@ -30,7 +30,7 @@ pub(crate) struct Function {
     regions: [RegionInfo; 3],
     doorbells: Option<Mapping>,
     container: OwnedFd,
-    /// Path of the configuration space in sysfs. It is used to mask MSI-X, because vfio-pci rejects writes to the MSI-X
+    /// Path of the configuration space in sysfs. It is used to mask MSI-X: vfio-pci rejects writes to the MSI-X
     /// capability.
     config: PathBuf,
     // The group must stay open for as long as the device is open.
@@ -116,8 +116,8 @@ impl Function {
             .context("cannot disable MSI-X")
     }
 
-    /// Masks or unmasks interrupts directly, because vfio-pci cannot mask MSI-X vectors. The vector table can be
-    /// written only through a mapping of BAR0, and the capability only through sysfs.
+    /// Masks or unmasks interrupts without vfio-pci, which cannot mask MSI-X vectors. The vector table can be written
+    /// only through a mapping of BAR0, and the capability only through sysfs.
     pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         let msix = self.msix()?;
         match mask {
@@ -177,7 +177,7 @@ impl Mapping {
     fn new(device: BorrowedFd<'_>, region: RegionInfo) -> Result<Self> {
         let len = usize::try_from(region.size)?;
         let offset = libc::off_t::try_from(region.offset)?;
-        // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory. The result is
+        // SAFETY: a new mapping at an address that the kernel chooses does not affect existing memory. The result is
         // checked.
         let base = unsafe {
             libc::mmap(

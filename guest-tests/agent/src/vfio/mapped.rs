@@ -1,4 +1,4 @@
-//! A region that the client may map in part. Stores to the mapped parts need no message to the server.
+//! A region that the client may map in part. Stores to the mapped parts do not need a message to the server.
 
 use std::io;
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl MappedRegion {
         let map = || -> Result<Self> {
             let (len, start) = (usize::try_from(region.size)?, libc::off_t::try_from(file.start())?);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: a new mapping affects no existing memory.
+            // SAFETY: a new mapping does not affect existing memory.
             let base = unsafe {
                 libc::mmap(
                     std::ptr::null_mut(),

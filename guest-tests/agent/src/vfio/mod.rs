@@ -1,4 +1,4 @@
-//! Access to the registers of a PCI function and to its DMA memory.
+//! Access to a PCI function's registers and DMA memory.
 //!
 //! [`bind()`] binds a function to vfio-pci. [`Device`] opens the function through the kernel's group and type1v2
 //! interfaces or, without a guest, over a vfio-user socket. [`Arena`] is the memory mapped for DMA.

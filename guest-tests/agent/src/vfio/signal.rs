@@ -11,7 +11,8 @@ pub(crate) struct Signal(File);
 
 impl Signal {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the call accesses no memory. The returned descriptor is checked and then owned only by the `File`.
+        // SAFETY: the call does not access memory. The returned descriptor is checked and then owned only by the
+        // `File`.
         let file = unsafe {
             let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
             if fd < 0 {
@@ -22,7 +23,7 @@ impl Signal {
         Ok(Self(file))
     }
 
-    /// Waits for an interrupt. Returns the number of interrupts since the last call, or 0 if the time limit expires.
+    /// Waits for an interrupt. Returns the number of interrupts since the last call, or 0 after a timeout.
     pub(crate) fn wait(&self, limit: Duration) -> io::Result<u64> {
         let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);

@@ -82,7 +82,7 @@ impl Function {
     /// MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
-            // Connect one vector at a time, because some servers accept only one descriptor per message.
+            // Some servers accept only one descriptor per message, so connect one vector at a time.
             self.set_irqs(irqs::EVENTFD | irqs::TRIGGER, vector, 1, &[signal.as_fd().as_raw_fd()])?;
             self.mask_interrupts(Mask::Entry(vector), false)?;
         }

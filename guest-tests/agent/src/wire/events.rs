@@ -8,8 +8,8 @@ use super::Hex;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EqId(pub u32);
 
-/// Creates an event queue by registering its buffer and issuing SW2HW_EQ. The queue receives no asynchronous events
-/// until a [`MapEq`] step adds their types.
+/// Creates an event queue by registering its buffer and issuing SW2HW_EQ. The queue does not receive asynchronous
+/// events until a [`MapEq`] step adds their types.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateEq {
@@ -69,14 +69,13 @@ pub struct PollEq {
     pub eq: EqId,
     /// Number of events to wait for.
     pub count: u32,
-    /// Time limit in milliseconds. When it expires, the events received so far are returned.
+    /// Timeout in milliseconds, after which the events received so far are returned.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Events in the order that the device wrote them. If the time limit expired, there are fewer events than
-    /// requested.
+    /// Events in the order that the device wrote them. After a timeout, there are fewer than requested.
     pub eqes: Vec<Eqe>,
 }
 
@@ -108,13 +107,13 @@ pub struct DisableInterrupts {}
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WaitInterrupt {
     pub vector: u16,
-    /// Time limit of the wait in milliseconds.
+    /// Timeout for the wait in milliseconds.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// Number of interrupts since the last [`WaitInterrupt`] step, or 0 if the time limit expired.
+    /// Number of interrupts since the last [`WaitInterrupt`] step, or 0 after a timeout.
     pub count: u64,
 }
 

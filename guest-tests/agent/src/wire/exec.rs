@@ -70,7 +70,7 @@ pub enum ToGuest {
     Signal(i32),
     /// Changes the size of the terminal.
     Resize(Size),
-    /// Terminates the command, because its user has disconnected.
+    /// Terminates the command after its user has disconnected.
     HangUp,
 }
 
@@ -84,8 +84,8 @@ pub enum ToHost {
     Output(Vec<u8>),
     /// Bytes from standard error.
     Errors(Vec<u8>),
-    /// Acknowledges this number of input bytes. The bytes were passed to the command, or were discarded because the
-    /// command had closed its input.
+    /// Acknowledges this number of input bytes, which were passed to the command or, if it had closed its input,
+    /// discarded.
     Taken(u32),
     /// The command has exited, and all its output has been sent.
     Ended(ExitStatus),

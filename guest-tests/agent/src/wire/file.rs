@@ -48,6 +48,6 @@ pub struct AwaitText {
     /// Files to read. Unreadable files count as empty.
     pub paths: Vec<String>,
     pub texts: Vec<String>,
-    /// Time limit in milliseconds. When it expires, the step fails and reports the contents of the files.
+    /// Timeout in milliseconds, after which the step fails and reports the contents of the files.
     pub timeout_ms: u32,
 }

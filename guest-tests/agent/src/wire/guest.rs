@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to a step that returns no data.
+/// The answer to a step that does not return data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {}
 
@@ -169,7 +169,7 @@ pub struct BindVfio {
 pub enum DeviceSelector {
     /// Selects a function by its PCI address, such as `0000:00:05.0`.
     Address(String),
-    /// Selects the first function with these IDs.
+    /// Selects the first function with matching IDs.
     Ids { vendor: u16, device: u16 },
     /// Selects the function that a vfio-user server provides on this Unix socket, without a guest.
     Socket(String),

@@ -23,7 +23,7 @@ pub struct PingPong {
     pub rounds: u32,
     /// Whether this side sends the first message.
     pub first: bool,
-    /// Time limit for each message from the peer, in milliseconds.
+    /// Timeout for each message from the peer, in milliseconds.
     pub timeout_ms: u32,
 }
 

@@ -129,7 +129,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure of this kind.
+    /// Creates a failure of the given kind.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
@@ -157,7 +157,7 @@ impl std::error::Error for Failure {}
 pub enum FailureKind {
     /// The device completed a command with a status other than OK.
     Command { op: u16, status: u8 },
-    /// An event did not occur within the time limit.
+    /// An event did not occur before the timeout.
     Timeout,
     /// A work request completed with an unexpected error.
     Completion {

@@ -20,8 +20,8 @@ pub struct Run {
     /// The program, which is looked up in the search path, followed by its arguments.
     pub argv: Vec<String>,
     pub stdin: String,
-    /// Time limit in milliseconds. When it expires, the program is killed. The step then fails and reports the
-    /// program's output.
+    /// Timeout in milliseconds, after which the program is killed. The step then fails and reports the program's
+    /// output.
     pub timeout_ms: u32,
 }
 
@@ -46,7 +46,7 @@ pub struct Ask {
     pub program: ProgramId,
     /// Line to write to the program's input, without the newline.
     pub line: Option<String>,
-    /// Time limit for the answer in milliseconds. The step also fails if the program exits.
+    /// Timeout for the answer, in milliseconds. The step also fails if the program exits.
     pub timeout_ms: u32,
 }
 
@@ -61,8 +61,8 @@ pub struct Said {
 #[serde(default)]
 pub struct Wait {
     pub program: ProgramId,
-    /// Time limit in milliseconds. When it expires, the program is killed. The step then fails and reports the
-    /// program's output.
+    /// Timeout in milliseconds, after which the program is killed. The step then fails and reports the program's
+    /// output.
     pub timeout_ms: u32,
 }
 

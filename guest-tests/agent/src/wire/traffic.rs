@@ -21,7 +21,7 @@ use super::{MrId, QpId, Remote, SendOp};
 pub struct Traffic {
     /// The flows to run. Each queue pair may appear once as sender and once as receiver.
     pub flows: Vec<Flow>,
-    /// Time limit for all flows together, in milliseconds.
+    /// Timeout for all flows together, in milliseconds.
     pub timeout_ms: u32,
 }
 
@@ -158,8 +158,8 @@ pub struct ReceiveFlow {
     pub stride: u64,
     /// Number of slots in the buffer. It must be at least `depth`.
     pub slots: u32,
-    /// Layout of a message in its slot. It must be contiguous for WRITE_IMM, because the sender writes each message to
-    /// one contiguous range.
+    /// Layout of a message in its slot. WRITE_IMM requires a contiguous layout: the sender writes each message to one
+    /// contiguous range.
     pub scatter: Scatter,
     /// Base of the expected immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,

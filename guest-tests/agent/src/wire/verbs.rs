@@ -198,7 +198,7 @@ impl Default for CreateCq {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CqArm {
-    /// No CQE raises an event.
+    /// CQEs do not raise events.
     #[default]
     Disarmed,
     /// Any CQE raises an event.
@@ -306,7 +306,7 @@ pub struct Datagram {
     /// Number of the peer's queue pair.
     pub qpn: u32,
     pub qkey: u32,
-    /// Path to the peer. `dgid` and `sl` are ignored, because a UD WQE has no fields for them.
+    /// Path to the peer. A UD WQE lacks fields for `dgid` and `sl`, which are ignored.
     pub path: Path,
 }
 
@@ -353,13 +353,13 @@ pub struct Poll {
     pub cq: CqId,
     /// Number of completions to wait for.
     pub count: u32,
-    /// Time limit in milliseconds. When it expires, the completions received so far are returned.
+    /// Timeout in milliseconds, after which the completions received so far are returned.
     pub timeout_ms: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completions {
-    /// CQEs in the order that the device wrote them. If the time limit expired, there are fewer CQEs than requested.
+    /// CQEs in the order that the device wrote them. After a timeout, there are fewer than requested.
     pub cqes: Vec<Cqe>,
     /// Time spent waiting, in nanoseconds.
     pub waited_ns: u64,
