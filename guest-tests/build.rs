@@ -1,16 +1,16 @@
-//! Builds the agents that `guest-lab` embeds, one per guest architecture. They are statically linked, because a small
-//! guest has no libraries.
+//! Builds the agents that `guest-lab` embeds, one per guest architecture. They are statically linked, since a small
+//! guest does not have libraries.
 //!
-//! The targets and flags of the agents differ from those of the current build. A separate cargo process therefore
-//! builds each agent in a different target directory. If the Rust target of an architecture is not installed, an empty
-//! file is embedded instead. To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
+//! The agents' targets and flags differ from those of the current build. A separate cargo process therefore builds each
+//! agent, in a different target directory. If the Rust target of an architecture is not installed, an empty file is
+//! embedded instead. To embed an agent for x86-64 that was built elsewhere, set `HCAD_AGENT` to its path.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The output file name, Rust target and compiler flags of an agent.
+/// An agent's output file name, Rust target and compiler flags.
 struct Agent {
     file: &'static str,
     target: &'static str,

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Default time limit for a step. Longer steps have their own limits.
+/// Default timeout for a step. Longer steps have their own.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum length of a reply in bytes, to protect the lab from a guest that never stops sending. The longest replies

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Maximum size of one process's output in bytes. The first lines are kept, because they usually name the cause.
+/// Maximum size of one process's output in bytes. The first lines, which usually name the cause, are kept.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
 /// Interval between checks of the sizes of other programs' logs. Between two checks, logs can exceed the limit.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);

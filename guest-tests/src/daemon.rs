@@ -83,7 +83,7 @@ pub struct HcaSpec {
     pub capture: bool,
     /// Whether to write the actions of the driver and the device to a trace file.
     pub trace: bool,
-    /// Whether to write all inputs and outputs to a session record.
+    /// Whether to write all inputs and outputs to a recording.
     pub record: bool,
     /// Whether to enable strict mode. Only the violations in `explained` are permitted.
     pub strict: bool,
@@ -250,7 +250,7 @@ impl Daemon {
         Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
-    /// Runs `hcactl` with these arguments. Returns its JSON output, or null if it prints nothing.
+    /// Runs `hcactl` with the given arguments. Returns its JSON output, or null if it prints nothing.
     ///
     /// # Errors
     /// Fails if the daemon rejects the command or has exited.
@@ -263,7 +263,7 @@ impl Daemon {
         self.control.clone()
     }
 
-    /// Returns a control handle for the HCA with this number.
+    /// Returns a control handle for HCA number `device`.
     pub fn controls_of(&self, device: u16) -> Control {
         Control { device: Some(device), ..self.control.clone() }
     }
@@ -293,7 +293,7 @@ impl Daemon {
         self.capture.with_extension("trace")
     }
 
-    /// Returns the path of the session record, which exists if recording is enabled.
+    /// Returns the path of the recording, which exists if recording is enabled.
     pub fn record(&self) -> PathBuf {
         self.capture.with_extension("record")
     }
@@ -358,7 +358,7 @@ impl Daemon {
 }
 
 impl Control {
-    /// Returns a control handle for all HCAs of the daemon with this control socket.
+    /// Returns a control handle for all HCAs of the daemon with the given control socket.
     pub fn at(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), device: None }
     }
@@ -428,8 +428,8 @@ impl Control {
     }
 }
 
-/// Returns whether a VMM is connected to the device with this number, or to any device if `number` is `None`, according
-/// to `hcactl --json devices`.
+/// Returns whether a VMM is connected to device `number`, or to any device if `number` is `None`, according to `hcactl
+/// --json devices`.
 fn is_connected(devices: &Value, number: Option<u16>) -> Result<bool> {
     let rows = devices.as_array().context("'hcactl devices' did not print a JSON array")?;
     let selected = |row: &&Value| number.is_none_or(|number| row["id"] == number);
@@ -460,8 +460,8 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     })
 }
 
-/// Returns free ports. Ports returned by earlier calls are not returned again, because they may not be bound yet. If
-/// another program binds a returned port first, the daemon reports this and exits.
+/// Returns free ports. Ports returned by earlier calls may not be bound yet, so they are not returned again. If another
+/// program binds a returned port first, the daemon reports this and exits.
 ///
 /// # Errors
 /// Fails if no ports are free.

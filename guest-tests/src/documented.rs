@@ -44,8 +44,8 @@ fn kubernetes_manifest_has_valid_command() {
     assert!(text.contains(&format!("replicas: {}\n", hosts.split(',').count())), "{hosts}");
 }
 
-/// Rows of the table contain scenario names or patterns such as `jingzhao-*`. Scenarios with the suffix `-full` need no
-/// rows, because the page explains the suffix above the table.
+/// Rows of the table contain scenario names or patterns such as `jingzhao-*`. The page explains the suffix `-full`
+/// above the table, so scenarios with that suffix do not need rows.
 #[test]
 fn documented_table_lists_every_scenario() {
     let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();

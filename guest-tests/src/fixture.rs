@@ -40,7 +40,7 @@ use crate::programs;
 pub use crate::testbed::kind::Kind;
 use crate::testbed::protocol::{Description, GuestDescription};
 
-/// Time limit for [`Guest::run_until_success`].
+/// How long [`Guest::run_until_success`] keeps retrying.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between attempts in [`Guest::run_until_success`].
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -86,7 +86,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Boots guests with these options for `guest-lab up`. Returns the testbed, which stops the guests when it is
+    /// Boots guests with the given options for `guest-lab up`. Returns the testbed, which stops the guests when it is
     /// dropped, and the guests ordered by name.
     ///
     /// # Errors
@@ -175,8 +175,8 @@ impl Guest {
         Ok(out.into_owned())
     }
 
-    /// Runs a program repeatedly until it succeeds, because a server in the other guest may not be listening yet.
-    /// Returns its standard output.
+    /// Runs a program repeatedly until it succeeds, such as a client whose server in the other guest may not be
+    /// listening yet. Returns its standard output.
     ///
     /// # Errors
     /// Fails if the program still fails after a minute. The error contains the output of the last attempt.

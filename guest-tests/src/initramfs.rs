@@ -1,4 +1,4 @@
-//! The initramfs of a guest, with the agent as `/init`, busybox for users, and the scenario's modules.
+//! A guest's initramfs: the agent as `/init`, busybox for users, and the scenario's modules.
 //!
 //! The initramfs is an uncompressed `newc` cpio archive. QEMU passes it to the kernel in memory, and decompression
 //! would be slow under TCG. If a scenario needs a root file system, the archive contains the file system modules, and

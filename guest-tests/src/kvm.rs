@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::vm::LastState;
 
-/// Time limit from the start of QEMU to the agent's first reply.
+/// Timeout from the start of QEMU to the agent's first reply.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content of the [`result_file`] if guests boot with KVM.
 pub(crate) const WORKS: &str = "yes";

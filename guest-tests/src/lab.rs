@@ -27,11 +27,10 @@ use crate::vm::{self, Image, Vm};
 
 /// Name of the script created by [`Lab::boot_files`].
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
-/// Time limit from the start of QEMU to the agent's first response. Emulated guests on two busy cores can take a
-/// minute.
+/// Timeout from the start of QEMU to the agent's first response. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
-/// Mitigations serve no purpose here and are expensive under emulation.
+/// Kernel arguments of every guest. An emulated serial line is slow, so only warnings go to the console. Mitigations
+/// serve no purpose here and are expensive under emulation.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off";
 /// Modules that a guest needs for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
@@ -111,7 +110,7 @@ impl Lab {
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
-        // Use a blocking thread, because downloads and builds do not yield.
+        // Downloads and builds do not yield, so use a blocking thread.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
@@ -136,7 +135,7 @@ impl Lab {
             added,
         };
         let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
-        // Check the modules now, because the guest could report an error only after booting.
+        // Check the modules now. The guest could report an error only after booting.
         if !options.modules.is_empty() {
             let kernel = ModuleList::new(&artifacts.kernel.modules)?;
             options.modules.iter().try_for_each(|file| kernel.check_file(file))?;
@@ -158,7 +157,7 @@ impl Lab {
         })
     }
 
-    /// Returns a lab for guests of this architecture with Debian's kernel. The runs have their own directory. The
+    /// Returns a lab for guests of the given architecture with Debian's kernel. The runs have their own directory. The
     /// user's daemon is used, but not the user's kernel or other guest components.
     ///
     /// # Errors
@@ -189,8 +188,8 @@ impl Lab {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
 
-    /// Checks that the daemon under test is a release build. Scenarios that compare speeds need one, because a
-    /// development build is several times slower.
+    /// Checks that the daemon under test is a release build. Scenarios that compare speeds need one: a development
+    /// build is several times slower.
     ///
     /// # Errors
     /// Fails if the daemon was not built, cannot be run, or is a development build.
@@ -287,8 +286,8 @@ impl Lab {
         Ok(Image { iommu: true, ..image })
     }
 
-    /// Returns the image for a guest whose root will be a shared host directory. Such a root has no modules for
-    /// the lab's kernel, so the image contains the named modules and `files`, which the modules may load as firmware.
+    /// Returns the image for a guest whose root will be a shared host directory. Such a root lacks modules for the
+    /// lab's kernel, so the image contains the named modules and `files`, which the modules may load as firmware.
     ///
     /// # Errors
     /// Fails if a module or a file is missing.
@@ -321,7 +320,7 @@ impl Lab {
         self.pack_for_disks(run, "initramfs-dpdk", disks)
     }
 
-    /// Returns the image for a guest that runs the kernel's self-tests for network drivers.
+    /// Returns the image for a guest that runs the kernel's network driver selftests.
     ///
     /// # Errors
     /// Same as for [`Lab::debian_image`].
@@ -331,8 +330,7 @@ impl Lab {
         self.pack_for_disks(run, "initramfs-selftest", disks)
     }
 
-    /// Returns a disk with the kernel's self-tests for network drivers, under the same paths as in the Linux source
-    /// tree.
+    /// Returns a disk with the kernel's network driver selftests, at the same paths as in the Linux source tree.
     ///
     /// # Errors
     /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
@@ -369,7 +367,7 @@ impl Lab {
         tokio::task::spawn_blocking(move || artifacts.ipxe()).await?
     }
 
-    /// Creates a directory with the files that a guest with this image fetches in a network boot: the kernel, the
+    /// Creates a directory with the files that a guest with the given image fetches in a network boot: the kernel, the
     /// initramfs, and the iPXE script [`BOOT_SCRIPT`].
     ///
     /// # Errors
@@ -529,8 +527,8 @@ impl Lab {
     }
 
     /// Returns the reason why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm`
-    /// is not a sufficient test, because on some virtual hosts KVM can start firmware but cannot run Linux. The result
-    /// is stored, and is valid until the host restarts.
+    /// is not a sufficient test: on some virtual hosts, KVM can start firmware but cannot run Linux. The result is
+    /// stored, and is valid until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         let arch = self.artifacts.kernel.arch;
         if arch != Arch::HOST {

@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Time limit for a reply. QEMU replies from its main loop, which is blocked while a device is being hot-plugged.
+/// Timeout for a reply. QEMU replies from its main loop, which is blocked while a device is being hot-plugged.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the monitor, with at most one outstanding command.

@@ -1,7 +1,7 @@
 //! A RoCEv2 peer that sends and receives single packets. A separate process (`peer/peer.py`) builds and parses the
 //! packets with scapy.
 //!
-//! The peer keeps no queue pair state. Tests define every packet to send, and inspect every packet received.
+//! The peer does not keep queue pair state. Tests define every packet to send, and inspect every packet received.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Time limit for an expected packet.
+/// Timeout for an expected packet.
 const PACKET_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the default MAC address and IP address of HCA number `id`.
@@ -134,7 +134,7 @@ impl Default for Packet {
 }
 
 impl Packet {
-    /// Returns whether the packet has this opcode.
+    /// Returns whether the packet has the opcode `name`.
     pub fn is(&self, name: &str) -> bool {
         self.op == Op::from(name)
     }

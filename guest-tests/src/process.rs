@@ -70,7 +70,7 @@ impl Process {
         let child = command
             .spawn()
             .with_context(|| format!("cannot start {name}: {command:?}", command = command.as_std()))?;
-        // Drop the command's copies of the write end, because they would keep the pipe open.
+        // The command's copies of the write end would keep the pipe open.
         drop(command);
         let (count, written) = watch::channel(before);
         let (reading, wanted) = watch::channel(Reading::On);
@@ -211,7 +211,7 @@ async fn pump(
             Reading::Stalled => {
                 // If the pipe cannot be filled, the test is less strict but still valid.
                 let _ = fill(&output);
-                // An error means that the `Process` was dropped. Read the remaining output, because it may show why the
+                // An error means that the `Process` was dropped. Read the remaining output, which may show why the
                 // program ended.
                 if reading.changed().await.is_ok() {
                     continue;
@@ -235,7 +235,7 @@ async fn pump(
 
 /// Fills a pipe, so that writes to its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Open a separate write end through /proc, because O_NONBLOCK would affect the program if set on its own write end.
+    // O_NONBLOCK would affect the program if set on its own write end, so open a separate one through /proc.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -249,7 +249,7 @@ fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
 }
 
 fn die_with_parent(command: &mut Command) {
-    // SAFETY: only prctl is called between fork and exec. It is async-signal-safe and accesses no memory.
+    // SAFETY: only prctl is called between fork and exec. It is async-signal-safe and does not access memory.
     unsafe {
         command.pre_exec(|| {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0 {
@@ -266,8 +266,8 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
 }
 
-/// Returns whether a line of proc_pid_stat(5) shows a suspended process. The line is split at the last parenthesis,
-/// because the program name in parentheses may contain any character.
+/// Returns whether a line of proc_pid_stat(5) shows a suspended process. The program name in parentheses may contain
+/// any character, so the line is split at the last parenthesis.
 fn has_suspended_state(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }

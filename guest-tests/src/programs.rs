@@ -15,7 +15,7 @@ use crate::artifacts::cache_dir;
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
     // Cargo creates this lock file in each profile directory that it builds. CACHEDIR.TAG in the target directory is
-    // less reliable, because it is missing if another tool created the directory.
+    // less reliable: it is missing if another tool created the directory.
     let built_here = profile.join(".cargo-lock").is_file();
     let target = profile.parent().filter(|_| built_here);
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))

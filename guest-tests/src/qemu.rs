@@ -206,7 +206,7 @@ impl Machine {
             args.pair("-netdev", format!("dgram,id=net{index},{local},{remote}"));
             let [a, b, c, d, e, f] = nic.mac;
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-            // No option ROM, because the guest does not boot from the NIC.
+            // No option ROM: the guest does not boot from the NIC.
             args.pair("-device", format!("{},netdev=net{index},mac={mac},romfile=", nic.model.device()));
         }
         for socket in &self.hcas {
@@ -218,8 +218,8 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // Set the size explicitly, because by default firmware reserves too little address space for an HCA's BARs
-            // at an empty slot.
+            // By default, firmware reserves too little address space for an HCA's BARs at an empty slot, so set the
+            // size explicitly.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -265,7 +265,7 @@ pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     device
 }
 
-/// Returns the ID of the root port with this slot number. Numbers start at 1.
+/// Returns the ID of the root port with slot number `number`. Numbers start at 1.
 pub(crate) fn slot(number: usize) -> String {
     format!("slot{number}")
 }

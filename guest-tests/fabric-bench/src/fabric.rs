@@ -64,7 +64,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     for len in SIZES {
         let name = format!("{prefix}rc_write_{}_bw", size(len.into()));
         let costs = format!("{prefix}rc_write_{}", size(len.into()));
-        // For 4 KiB, also measure the CPU time, because each message of this size is one full packet.
+        // A 4 KiB message is exactly one full packet, so also measure its CPU time.
         if len == 4 << 10 && (cli.wants(&name) || cli.wants(&format!("{costs}_{}", COSTS[0]))) {
             let ran = repeated(cli.runs, || {
                 let ran = bench.one(SendOp::Write, len, Buffers::One)?;

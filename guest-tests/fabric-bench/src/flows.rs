@@ -144,8 +144,8 @@ pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     }
 }
 
-/// Returns the receive flow that matches a flow of SENDs. The number of posted receives is twice the number of
-/// outstanding messages, because the sender may continue before the receiver has reposted its buffers.
+/// Returns the receive flow that matches a flow of SENDs. Twice as many receives are posted as messages are
+/// outstanding: the sender may continue before the receiver has reposted its buffers.
 pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     Flow::Receive(ReceiveFlow {
         qp: qp.id,

@@ -126,7 +126,7 @@ impl Network {
             members[next].node.connect(peer, qp, Some(u16::try_from(own + 1)?))?;
         }
         let mut network = Self { members, daemons };
-        // Send one message per HCA first, because switches flood frames until they have learned all addresses.
+        // Switches flood frames until they have learned all addresses, so send one message per HCA first.
         network.exchange(1)?;
         Ok(network)
     }

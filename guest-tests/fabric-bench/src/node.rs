@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::daemon::Daemon;
 use crate::pair::Wire;
 
-/// Time limit for one measurement.
+/// Timeout for a single measurement.
 const TIMEOUT_MS: u32 = 60_000;
 
 /// Memory sizes for a device and its driver.
@@ -192,7 +192,7 @@ pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: u
     match wire {
         Wire::Udp => {
             let peers = addresses.iter().enumerate().filter(|&(other, _)| other != own);
-            // The entries have no `id`, because the peers' addresses are learned.
+            // The entries do not need an `id`: the peers' addresses are learned.
             let peers: Vec<_> = peers.map(|(_, addr)| json!({ "addr": addr })).collect();
             json!({ "udp": { "bind": addresses[own], "peers": peers } })
         }
@@ -201,7 +201,7 @@ pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: u
     }
 }
 
-/// Returns free UDP addresses of this host.
+/// Returns free UDP addresses on this host.
 pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
     let held: Vec<_> = (0..count).map(|_| UdpSocket::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
     held.iter().map(UdpSocket::local_addr).collect()

@@ -50,7 +50,7 @@ pub(crate) struct Place<'a> {
     /// Directory for sockets and configurations.
     pub(crate) folder: &'a Path,
     pub(crate) wire: Wire,
-    /// Directory for session records, if enabled.
+    /// Directory for recordings, if enabled.
     pub(crate) records: Option<&'a Path>,
     /// Port of the first daemon's metrics, if enabled.
     pub(crate) metrics: Option<u16>,

@@ -47,7 +47,7 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
             }
             Ok(())
         });
-        // Set `stop` before checking for errors, because the scope waits for the other thread.
+        // The scope waits for the other thread, so set `stop` before checking for errors.
         stop.store(true, Ordering::Relaxed);
         sent??;
         counting.join().expect("the counting thread does not panic")

@@ -26,7 +26,7 @@ pub(crate) const PINGS: u32 = 5_000;
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// The baselines against which HCA results are compared.
+/// The baselines that HCA results are compared against.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,

@@ -1,5 +1,5 @@
-//! Downloads Debian packages with apt. Each apt instance has private state, so it needs no root privileges and leaves
-//! the host unchanged.
+//! Downloads Debian packages with apt. Each apt instance has private state. It does not need root privileges, and
+//! leaves the host unchanged.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -278,8 +278,8 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// Returns the configuration that apt reads after this machine's configuration, whose proxies and certificates stay in
 /// effect.
 ///
-/// Hooks are cleared, because they would act on the host. apt's sandbox is disabled: it would make apt switch from root
-/// to a user that cannot write to this directory, and this instance writes nowhere else anyway.
+/// Hooks, which would act on the host, are cleared. apt's sandbox is disabled: it would make apt switch from root to a
+/// user that cannot write to this directory, and this instance writes nowhere else anyway.
 fn private_config(dir: &Path, arch: Arch) -> String {
     let dir = dir.display();
     format!(

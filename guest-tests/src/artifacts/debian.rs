@@ -187,7 +187,7 @@ impl Disks {
         Self::of(cache, kernel, &with_dpdk(cache, kernel.arch)?)
     }
 
-    /// Returns the disks with the programs that the kernel's self-tests of network drivers need.
+    /// Returns the disks with the programs that the kernel's network driver selftests need.
     ///
     /// # Errors
     /// Same as for [`Disks::obtain`].
@@ -213,7 +213,7 @@ pub(super) const IMAGE: &str = "image.ext4";
 
 /// Returns the system's cache entry, which contains the unpacked system in `root` and its image.
 pub(super) fn debian(cache: &Path, arch: Arch) -> Result<PathBuf> {
-    // Fetch the tools first, because the cache is locked while an entry is created.
+    // Fetch the tools first: the cache is locked while an entry is created.
     let foreign_tools = if arch == Arch::HOST { None } else { Some(tools(cache, arch)?) };
     cache::entry(cache, &entry_name(arch), |work| {
         let set = Set {
@@ -314,7 +314,7 @@ pub(super) fn with_added(cache: &Path, arch: Arch, added: &Added) -> Result<Path
     if names.is_empty() { debian(cache, arch) } else { with(cache, arch, &names, &[], &|_| true) }
 }
 
-/// Returns the cache entry for the system with the programs that the kernel's self-tests of network drivers need.
+/// Returns the cache entry for the system with the programs that the kernel's network driver selftests need.
 ///
 /// The tests of recent kernels need an `ethtool` that can print channels as JSON and hash IPv6 flow labels. The version
 /// in the stable release can do neither.
@@ -358,7 +358,7 @@ fn with(
                 component: Component::Main,
                 wanted: &|package| unstable.contains(&package.name.as_str()),
             };
-            // Use a separate directory, because the state of an apt instance belongs to one release.
+            // apt's state belongs to one release, so use a separate directory.
             let scratch = work.scratch.join("unstable");
             set.fetch(&Work { entry: work.entry.clone(), scratch })?;
         }
@@ -457,7 +457,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates an ext4 image with the content of `tree`. It has no journal, because it is never mounted read-write.
+/// Creates an ext4 image with the content of `tree`. It is never mounted read-write, so it has no journal.
 pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
     const BLOCK: u64 = 4096;
     let (mut bytes, mut files) = (0, 0);
@@ -480,7 +480,7 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0"]);
     command.args(["-b", &BLOCK.to_string(), "-N", &(files + 64).to_string(), "-d"]);
     command.arg(tree).arg(image).arg(blocks.to_string());
-    // Use the package's configuration, because the host's own could select other features.
+    // Use the package's configuration. The host's own could select other features.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
     run(&mut command).with_context(|| format!("cannot create the image {}", image.display()))?;
     ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());

@@ -15,7 +15,7 @@ use crate::arch::Arch;
 /// Selects the guests' kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelChoice {
-    /// Debian's stock kernel of this suite.
+    /// Debian's stock kernel from a suite.
     Stock { suite: Suite, pages: Pages },
     /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image file whose modules
     /// are in `/lib/modules`.
@@ -184,9 +184,9 @@ pub(super) fn busybox(cache: &Path, arch: Arch, choice: &KernelChoice) -> Result
     Ok(stock_root(cache, arch, suite, pages)?.join("usr/bin/busybox"))
 }
 
-/// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched
-/// together with the kernel, because the archive drops them when a newer kernel is released. Other dependencies of the
-/// image package are omitted, because they only build an initramfs, and the lab builds its own.
+/// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. The archive drops the
+/// headers when a newer kernel is released, so they are fetched together with the kernel. Other dependencies of the
+/// image package only build an initramfs. They are omitted, since the lab builds its own.
 fn stock_root(cache: &Path, arch: Arch, suite: Suite, pages: Pages) -> Result<PathBuf> {
     ensure!(
         pages == Pages::Usual || arch == Arch::Arm64,

@@ -149,7 +149,7 @@ impl Artifacts {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
 
-    /// Returns the disks for guests that run the kernel's self-tests for network drivers.
+    /// Returns the disks for guests that run the kernel's network driver selftests.
     ///
     /// # Errors
     /// Same as for [`Disks::obtain`].
@@ -157,11 +157,11 @@ impl Artifacts {
         Disks::with_self_test_programs(&self.cache, &self.kernel)
     }
 
-    /// Returns a disk with the kernel's self-tests for network drivers, at the same paths as in the Linux source tree.
+    /// Returns a disk with the kernel's network driver selftests, at the same paths as in the Linux source tree.
     ///
     /// # Errors
-    /// Fails if guests have another architecture than this machine, if the source or the compiler cannot be fetched, or
-    /// if a program does not compile.
+    /// Fails if the guests' architecture is not this machine's, if the source or the compiler cannot be fetched, or if
+    /// a program does not compile.
     pub fn self_tests(&self) -> Result<PathBuf> {
         self.require_host_arch("the kernel's self-tests")?;
         self_tests::image(&self.cache)
@@ -178,7 +178,7 @@ impl Artifacts {
     /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
     /// # Errors
-    /// Fails if guests have another architecture than this machine, or if the boot loader cannot be fetched.
+    /// Fails if the guests' architecture is not this machine's, or if the boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         self.require_host_arch("booting from the network")?;
         ipxe::image(&self.cache)
@@ -203,14 +203,14 @@ impl Artifacts {
     /// Returns a disk with NIXL, its UCX and numpy, laid out like a directory on Python's module search path.
     ///
     /// # Errors
-    /// Fails if guests have another architecture than this machine, if the wheels cannot be fetched, or if the image
-    /// cannot be created.
+    /// Fails if the guests' architecture is not this machine's, if the wheels cannot be fetched, or if the image cannot
+    /// be created.
     pub fn nixl(&self) -> Result<PathBuf> {
         self.require_host_arch("NIXL")?;
         nixl::image(&self.cache)
     }
 
-    /// Checks that guests have this machine's architecture.
+    /// Checks that the guests' architecture is this machine's.
     fn require_host_arch(&self, what: &str) -> Result<()> {
         let arch = self.kernel.arch;
         ensure!(arch == Arch::HOST, "guest-lab does not support {what} in {arch} guests on this machine");

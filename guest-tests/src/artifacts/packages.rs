@@ -99,8 +99,8 @@ impl Manifest {
     }
 }
 
-/// A program in an unpacked root directory, built for this machine's architecture. It is started with the loader and
-/// libraries in that directory, because its Debian release may differ from the host's.
+/// A program in an unpacked root directory, built for this machine's architecture. Its Debian release may differ from
+/// the host's, so it is started with the loader and libraries in that directory.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
     /// Path of the dynamic loader.

@@ -1,7 +1,7 @@
 //! `doctor` checks whether guests can boot on this machine.
 //!
-//! `findings` collects the state of the machine, and `checks` evaluates it. The evaluation is a pure function, so that
-//! tests can evaluate the findings of hypothetical machines.
+//! `findings` collects the machine's state, and `checks` evaluates it. The evaluation is a pure function, so that tests
+//! can evaluate the findings of hypothetical machines.
 
 mod checks;
 mod findings;

@@ -38,9 +38,9 @@ const CARDS: [Card; 4] = [
 ];
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1536;
-/// Time limit for the port to become active after the driver is loaded.
+/// How long to wait for the port to become active after the driver is loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time limit for the ping-pong program.
+/// Timeout for the ping-pong program.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// TCP port of the ping-pong server.
 const PORT: u16 = 18515;
