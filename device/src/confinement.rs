@@ -33,7 +33,7 @@ type Outcome<T> = Result<T, Missing>;
 /// Reason why a feature of the sandbox is not active.
 #[derive(Clone, Debug, Error)]
 enum Missing {
-    /// The kernel does not support the feature, or the feature is disabled.
+    /// The kernel does not support the feature, or it is disabled.
     #[error("not supported by the kernel")]
     Kernel,
     /// Enabling the feature failed with this error.

@@ -133,7 +133,7 @@ struct BuiltDevice {
     worker: Box<dyn Run>,
 }
 
-/// Stands in for a worker that could not be created. It fails immediately, so that the supervisor retries.
+/// Stands in for a worker that could not be created. It fails immediately, and the supervisor retries.
 struct Unbuilt(io::Error);
 
 impl Run for Unbuilt {
@@ -246,7 +246,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the result of the last device once that device has ended on its own.
+    /// Returns the result of the last device once it has ended on its own.
     pub fn over(&mut self) -> Option<Result<(), FleetError>> {
         self.over.take()
     }
@@ -389,7 +389,7 @@ impl Fleet {
         reloaded.not_changed =
             before.filter(|(before, now)| before != now).map(|((key, _), _)| (*key).to_owned()).collect();
 
-        // A device that conflicts with a device to be removed can be created only after that device has stopped.
+        // A device that conflicts with one to be removed can be created only after that one has stopped.
         let is_in_the_way = |device: &DeviceConfig| {
             let mut leaving = self.members.iter().filter(|member| leaving.contains(&member.serial));
             leaving.any(|member| member.config.conflicts_with(device))

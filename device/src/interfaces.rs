@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Description of a device interface, for code that is independent of the interface.
+/// Description of a device interface, for interface-independent code.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceInfo {
     /// Key in the configuration.

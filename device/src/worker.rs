@@ -47,8 +47,8 @@ use crate::descriptors::Reserve;
 const MESSAGES_PER_TURN: usize = 64;
 
 /// How long a second client waits for the current client to disconnect before it is rejected. The successor of a killed
-/// QEMU may connect before the kernel has closed the old socket, which can take seconds on a busy host. QEMU waits 5 s
-/// for its first reply, so it is rejected before it times out.
+/// QEMU may connect before the kernel has closed the old socket, which can take seconds on a busy host. The limit is
+/// below the 5 s that QEMU waits for its first reply.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Pause after `accept` has failed, for example because no descriptors are left.
@@ -218,8 +218,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Answering the calls may have consumed the wake-up of a shutdown request, so check for the request
-                // now.
+                // Answering the calls may have consumed the wake-up of a shutdown request. Check for one now.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -435,7 +434,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let PollWindow { limit, mut yields } = pause;
         let start = now();
         let until = deadline.into_iter().chain([start + limit]).min().unwrap_or(start);
-        // With an in-memory fabric, most arrivals are visible in memory, so most polls need no system call.
+        // With an in-memory fabric, most polls find arrivals in memory and do not need a system call.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut polled = start;
         let mut time = start;
@@ -570,7 +569,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.pause_accepting(SUCCESSOR_TIMEOUT)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
-            // A descriptor is now free. The client is still waiting, so the next turn accepts it.
+            // A descriptor is now free. The next turn accepts the client, which is still waiting.
             Err(error) if self.reserve.release(&error) => Ok(()),
             Err(error) => {
                 limited!(error, %error, "cannot accept connections from VMMs");

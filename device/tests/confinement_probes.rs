@@ -55,7 +55,7 @@ impl Intruder {
     }
 }
 
-/// Runs `probe` in a separate process as this user and, if this user is root, also as another user.
+/// Runs `probe` in a separate process as the current user and, if that is root, also as another user.
 fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     if let (Some(folder), Some(outside)) = (std::env::var_os(FOLDER), std::env::var_os(OUTSIDE)) {
         let user = std::env::var(USER).ok().map(|user| user.parse().unwrap());

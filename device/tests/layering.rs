@@ -209,7 +209,7 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// All interfaces share the NIC offloads, so the offloads must not use the layouts of any interface.
+/// All interfaces share the NIC offloads, which must not use the layouts of any one interface.
 #[test]
 fn nic_offloads_do_not_use_frontends() {
     let mut paths = files(&source("card").join("nic"));
@@ -221,7 +221,7 @@ fn nic_offloads_do_not_use_frontends() {
     }
 }
 
-/// Output must not depend on the names of types, so only tests may print the `Debug` format.
+/// Output must not depend on type names, which the `Debug` format contains. Only tests may print it.
 #[test]
 fn outputs_do_not_use_debug_format() {
     let card = source("card");

@@ -255,7 +255,7 @@ impl Traffic {
         self.posted += 1;
     }
 
-    /// Polls for the completion of the next message, and verifies the message. Returns whether it has completed.
+    /// Polls for the next message's completion, and verifies the message. Returns whether it has completed.
     fn poll(&mut self) -> bool {
         let (slot, message) = (self.completed % SLOTS, self.completed);
         let entry = CQ + 32 * u64::from(self.completed % (1 << LOG_CQES));

@@ -98,7 +98,7 @@ fn replay_command_reproduces_recording() {
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
 }
 
-/// A recording contains the times of inputs but not of their effects, so the times may differ by one pass of the event
+/// A recording contains the times of inputs but not of their effects, so the latter may differ by one pass of the event
 /// loop.
 #[test]
 fn replay_trace_has_original_times() {

@@ -250,7 +250,7 @@ fn early_client_waits_for_previous_client() {
     }
 }
 
-/// On a busy host, the kernel takes time to close the descriptors of a killed QEMU, so the next QEMU may connect first.
+/// On a busy host, the kernel takes time to close a killed QEMU's descriptors, so the next one may connect first.
 #[test]
 fn next_client_waits_for_slow_disconnect() {
     let daemon = Daemon::start();

@@ -144,7 +144,7 @@ impl Guest {
         self.description.ip
     }
 
-    /// Returns the IP address of the RDMA device's network interface, if the device has one.
+    /// Returns the IP address of the RDMA device's network interface, if it has one.
     pub fn rdma_ip(&self) -> Option<Ipv4Addr> {
         self.description.rdma_ip
     }

@@ -29,7 +29,7 @@ use crate::vm::{self, Image, Vm};
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Timeout from the start of QEMU to the agent's first response. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Kernel arguments of every guest. An emulated serial line is slow, so only warnings go to the console. Mitigations
+/// Kernel arguments of every guest. Only warnings go to the console, which is a slow emulated serial line. Mitigations
 /// serve no purpose here and are expensive under emulation.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off";
 /// Modules that a guest needs for its disks.
@@ -110,7 +110,7 @@ impl Lab {
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
-        // Downloads and builds do not yield, so use a blocking thread.
+        // Use a blocking thread. Downloads and builds do not yield.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
@@ -449,7 +449,7 @@ impl Lab {
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
-        // The user's own modules may replace dependencies of other modules, so they are loaded first.
+        // Load the user's own modules first. They may replace dependencies of other modules.
         for file in &self.own_modules {
             wanted.add_file(file)?;
         }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::tools;
 use crate::vm::Vm;
 
-/// Time allowed for a reply, in addition to the request's own time limit.
+/// Time allowed for a reply, in addition to the request's own timeout.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]

@@ -266,8 +266,8 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
 }
 
-/// Returns whether a line of proc_pid_stat(5) shows a suspended process. The program name in parentheses may contain
-/// any character, so the line is split at the last parenthesis.
+/// Returns whether a line of proc_pid_stat(5) shows a suspended process. Splits the line at the last parenthesis: the
+/// program name in parentheses may contain any character.
 fn has_suspended_state(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }

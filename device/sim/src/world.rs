@@ -41,7 +41,7 @@ struct Node {
     host: SimHost,
 }
 
-/// Numbers of requests that software has posted for a pair in the pair's current life.
+/// Numbers of requests that software has posted for a pair in its current life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,

@@ -25,7 +25,7 @@ use super::peers::PeerCall;
 /// client waits for one answer at a time, so the limit equals the maximum number of clients.
 const MAX_CALLS: usize = 16;
 
-/// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this is hung or
+/// Maximum time to wait for an answer. A turn takes milliseconds. A thread that takes longer than this is hung or
 /// starved of CPU time.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -62,8 +62,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. The caller of an abandoned call has already received an error,
-    /// so the call must not be executed.
+    /// Returns whether the caller has stopped waiting. An abandoned call must not be executed: its caller has already
+    /// received an error.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -158,8 +158,7 @@ pub struct Mailbox {
 #[derive(Debug)]
 struct Shared {
     wakeup: OwnedFd,
-    /// Whether a shutdown has been requested. A shutdown request is not a call, so it does not need a free slot in the
-    /// queue of calls.
+    /// Whether a shutdown has been requested. Unlike a call, the request does not need a free slot in the queue.
     stop: AtomicBool,
     connected: AtomicBool,
     health: Mutex<Health>,

@@ -35,8 +35,8 @@ use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
 
-/// Maximum number of concurrent clients. When it is reached, a new client replaces the client that has been idle
-/// longest, if that client has been idle for at least [`IDLE_LIMIT`]. Otherwise, the new client receives an error.
+/// Maximum number of concurrent clients. When it is reached, a new client replaces the one that has been idle longest,
+/// if that is at least [`IDLE_LIMIT`]. Otherwise, the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
 /// Idle time after which a client can be replaced.
@@ -375,7 +375,7 @@ async fn change<T>(
 ) -> Result<T, RequestError> {
     let (answer, answered) = oneshot::channel();
     service.changes.send(change(answer)).await.map_err(|_| RequestError::Ending)?;
-    // No timeout is needed here, because stopping a device has its own time limit.
+    // No timeout is needed here: stopping a device has its own.
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 
@@ -446,7 +446,7 @@ async fn start_capture(
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
-    // If another client has started a capture in the meantime, this capture replaces it.
+    // If another client has started a capture in the meantime, this one replaces it.
     device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
     Ok(())
 }
@@ -466,7 +466,7 @@ async fn start_trace(
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // If another client has started a trace in the meantime, this trace replaces it.
+    // If another client has started a trace in the meantime, this one replaces it.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }

@@ -162,7 +162,7 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to the queue pair `peer` on HCA `peer_id`, or on the default peer if `peer_id` is `None`.
+    /// Connects a queue pair to `peer` on HCA `peer_id`, or on the default peer if `peer_id` is `None`.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [

@@ -1,8 +1,8 @@
 //! Disks for guests with a Debian root file system: one with the system, and one with the kernel's modules.
 //!
-//! Both are ext4 images that guests mount read-only, so that any number of guests can share them. The system consists
-//! of unpacked packages whose maintainer scripts have not been run. It starts no services. It also provides mke2fs and
-//! depmod, which create the images.
+//! Both are ext4 images that any number of guests can share, since guests mount them read-only. The system consists of
+//! unpacked packages whose maintainer scripts have not been run. It does not start services. It also provides mke2fs
+//! and depmod, which create the images.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -457,7 +457,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates an ext4 image with the content of `tree`. It is never mounted read-write, so it has no journal.
+/// Creates an ext4 image with the content of `tree`. It has no journal and is never mounted read-write.
 pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> {
     const BLOCK: u64 = 4096;
     let (mut bytes, mut files) = (0, 0);

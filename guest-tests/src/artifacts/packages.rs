@@ -120,7 +120,7 @@ impl Unpacked {
         Self { program: root.join(Arch::HOST.loader()), leading_args }
     }
 
-    /// Returns the command that starts the program, without the program's own arguments.
+    /// Returns the command that starts the program, without its own arguments.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.leading_args);

@@ -44,7 +44,8 @@ impl Terminal {
         }
         // SAFETY: the call has created both descriptors, and no other code owns them.
         let (ours, other) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(other)) };
-        // A program that inherited the master would keep the terminal open. SAFETY: F_SETFD takes no pointers.
+        // A program that inherited the master would keep the terminal open.
+        // SAFETY: F_SETFD takes no pointers.
         if unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
             // SAFETY: F_SETFD takes no pointers.
             || unsafe { libc::fcntl(other.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0

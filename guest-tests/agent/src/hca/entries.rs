@@ -32,8 +32,7 @@ impl EntryRing {
     /// Reads the next entry if the device has written it, and gives its slot back to the device.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<[u8; ENTRY]> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // One `locate` is enough, because an entry never crosses a page boundary: the entry size divides the page size,
-        // and the ring starts at a page boundary.
+        // One `locate` is enough: the entry size divides the page size, and the ring starts at a page boundary.
         let at = self.region.locate(slot as usize * ENTRY);
         if arena.observe_byte(at + OWNER) & OWNED_BY_DEVICE != 0 {
             return None;

@@ -22,8 +22,8 @@ pub(crate) struct Idle {
 
 impl Idle {
     pub(crate) fn new() -> Self {
-        // The default timer slack of 50 us is longer than the shortest sleep. SAFETY: the call only sets the timer
-        // slack of the calling thread. If it fails, sleeps merely last longer.
+        // The default timer slack of 50 us is longer than the shortest sleep.
+        // SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps merely last longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
@@ -46,7 +46,7 @@ impl Idle {
     }
 
     /// Returns the time to sleep. The time grows if no completions were found since the last sleep. It shrinks if at
-    /// least a quarter of the requests completed, after which the device may soon be idle.
+    /// least a quarter of the requests completed, since the device may then soon be idle.
     fn sleep(&mut self, outstanding: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);

@@ -148,7 +148,7 @@ impl Mlx5 {
         device.disable_interrupts()
     }
 
-    /// Returns the arena offset of a range, if the range is inside the copy buffer.
+    /// Returns the arena offset of a range, if it is inside the copy buffer.
     fn offset(&self, iova: u64, len: u32) -> Option<usize> {
         let (first, size) = self.data;
         let at = usize::try_from(iova.checked_sub(self.arena.iova(first))?).ok()?;

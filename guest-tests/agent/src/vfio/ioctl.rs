@@ -90,7 +90,7 @@ pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether the group can be used, which requires every function in the group to be bound to vfio.
+/// Returns whether the group can be used, which requires every function in it to be bound to vfio.
 pub(super) fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = GroupStatus { argsz: argsz::<GroupStatus>(), flags: 0 };
     call(group, GROUP_GET_STATUS, (&raw mut status).addr() as u64)?;

@@ -13,7 +13,7 @@ pub struct PingPong {
     /// Queue pair, which must be in state RTS.
     pub qp: QpId,
     /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before the step, and is 0
-    /// again after the step.
+    /// again afterwards.
     pub mr: MrId,
     /// The corresponding bytes in the peer's region.
     pub remote: Remote,

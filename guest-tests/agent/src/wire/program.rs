@@ -39,7 +39,7 @@ pub struct Spawned {
     pub program: ProgramId,
 }
 
-/// Writes a line, if one is given, to a running program, and then waits for the next line of the program's output.
+/// Writes a line, if given, to a running program, and then waits for its next line of output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ask {
@@ -56,7 +56,7 @@ pub struct Said {
     pub line: String,
 }
 
-/// Closes a program's input and waits for the program to exit. The identifier becomes invalid.
+/// Closes a program's input and waits for it to exit. The identifier becomes invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wait {
