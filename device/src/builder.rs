@@ -48,7 +48,7 @@ pub enum MakeError {
         name: String,
         source: io::Error,
     },
-    /// The capture, trace or record file cannot be written.
+    /// The capture, trace or recording cannot be written.
     #[error("{key}: cannot write to {}", path.display())]
     File {
         /// Configuration key of the file.

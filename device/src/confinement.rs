@@ -30,7 +30,7 @@ use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 /// Details of an active feature, or the reason why it is not active.
 type Outcome<T> = Result<T, Missing>;
 
-/// Reason why a feature of the sandbox is not active.
+/// Why a sandbox feature is not active.
 #[derive(Clone, Debug, Error)]
 enum Missing {
     /// The kernel does not support the feature, or it is disabled.

@@ -1,4 +1,4 @@
-//! The list of device interfaces. No other code names all of them.
+//! The list of device interfaces, the only code that names all of them.
 
 #[cfg(test)]
 mod sketch;
@@ -60,13 +60,13 @@ pub fn tables() -> Vec<&'static TableSpec> {
 /// Returns the table with the given name.
 ///
 /// # Errors
-/// Fails if no interface has such a table.
+/// Fails if the table is unknown.
 pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
     let found = tables().into_iter().find(|spec| spec.name == name);
     found.ok_or_else(|| UnknownTableError(name.to_owned()))
 }
 
-/// Error for the name of a table that no interface has.
+/// Error for an unknown table name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown table \"{}\"; available tables: {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);

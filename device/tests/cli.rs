@@ -67,7 +67,7 @@ fn version_matches_package_and_build() {
 }
 
 #[test]
-fn print_capabilities_needs_no_configuration() {
+fn print_capabilities_works_without_configuration() {
     let output = run(&["--print-capabilities"]);
     assert!(output.status.success());
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -108,7 +108,7 @@ fn configuration_error_mentions_key_on_one_line() {
 }
 
 #[test]
-fn check_creates_no_socket_or_directory() {
+fn check_does_not_create_socket_or_directory() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));

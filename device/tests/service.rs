@@ -144,7 +144,7 @@ fn unused_passed_socket_is_error() {
 }
 
 #[test]
-fn device_options_need_no_configuration_file() {
+fn device_options_replace_configuration_file() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = folder.path().join("hcad");
     let mut command = hcad();

@@ -526,9 +526,9 @@ impl Lab {
         Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 
-    /// Returns the reason why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm`
-    /// is not a sufficient test: on some virtual hosts, KVM can start firmware but cannot run Linux. The result is
-    /// stored, and is valid until the host restarts.
+    /// Returns why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm` is not a
+    /// sufficient test: on some virtual hosts, KVM can start firmware but cannot run Linux. The result is stored, and
+    /// is valid until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         let arch = self.artifacts.kernel.arch;
         if arch != Arch::HOST {

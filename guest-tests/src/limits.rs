@@ -11,8 +11,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the reason why the feature is unavailable, or `None` if it is available or if the test does not run
-    /// under `ci/test`.
+    /// Returns why the feature is unavailable, or `None` if it is available or if the test does not run under
+    /// `ci/test`.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

@@ -43,7 +43,7 @@ pub enum Call {
     SetPort(PortState, oneshot::Sender<()>),
     /// Injects a device error.
     Fail(oneshot::Sender<()>),
-    /// Sets or removes the capture. Returns the previous capture to the main thread, which opens and closes all files.
+    /// Sets or removes the capture. Returns the previous capture to the main thread, which opens and closes the files.
     SetCapture(Option<Box<Capture>>, oneshot::Sender<Option<Capture>>),
     /// Returns the contents of the capture ring.
     KeptFrames(oneshot::Sender<Option<Vec<u8>>>),

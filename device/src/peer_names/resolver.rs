@@ -26,7 +26,7 @@ const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time after which a request to a server is repeated.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reason why the DNS client cannot be set up.
+/// Why the DNS client cannot be set up.
 #[derive(Debug, Error)]
 pub enum ResolverError {
     #[error("cannot read the name servers in /etc/resolv.conf")]
@@ -35,7 +35,7 @@ pub enum ResolverError {
     Client(#[source] NetError),
 }
 
-/// Reason why a name cannot be looked up.
+/// Why a name cannot be looked up.
 #[derive(Debug, Error)]
 pub(super) enum LookupError {
     #[error(transparent)]

@@ -3,7 +3,7 @@
 use schemars::Schema;
 use serde_json::Value;
 
-/// Marks a variant that is written as a bare word, not as an object with that word as its key.
+/// Marks a variant that is written as a bare word rather than as an object with the word as its key.
 static BARE: Value = Value::Bool(true);
 
 /// A part of a schema, with references resolved.
@@ -34,7 +34,7 @@ pub(crate) enum Shape<'a> {
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a str,
     pub(crate) required: bool,
-    /// Description of the member. It overrides the description of the member's type.
+    /// Description of the member, which overrides that of its type.
     pub(crate) description: &'a str,
     pub(crate) node: Node<'a>,
 }

@@ -195,7 +195,7 @@ fn maximum_dma_ranges_can_be_mapped() {
 
 /// JingZhao interface, section 3.3. The tables have their maximum sizes, but only a few entries are in use.
 #[test]
-fn unused_table_entries_use_no_memory() {
+fn unused_table_entries_do_not_use_memory() {
     let _alone = alone();
     let mut machine = powered_on(1, Options::default());
     measured("largest tables, empty", 1, 1, 1 << 20, || {

@@ -1,4 +1,4 @@
-//! The source of a driver in the guests' kernel. Debian ships all Linux sources in one archive.
+//! Linux driver sources for the guests' kernel. Debian ships all Linux sources in one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 use crate::arch::Arch;
 
-/// Returns a directory of the Linux sources, such as `drivers/infiniband/hw/mthca`. The directory belongs to the cache
-/// and must not be changed.
+/// Returns a directory from the Linux sources, such as `drivers/infiniband/hw/mthca`. The directory belongs to the
+/// cache and must not be changed.
 ///
 /// # Errors
 /// Fails if the source cannot be fetched, or if the kernel is not Debian's.
@@ -27,7 +27,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
     Ok(entry.join(name))
 }
 
-/// The package with the sources of a kernel.
+/// A kernel's source package.
 pub(super) struct Source {
     pub(super) package: String,
     pub(super) suite: Suite,
@@ -36,7 +36,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Finds the package with the source of a kernel.
+    /// Finds a kernel's source package.
     ///
     /// # Errors
     /// Fails if the kernel is not Debian's or cannot be fetched.

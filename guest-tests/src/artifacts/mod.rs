@@ -265,7 +265,7 @@ impl CachedParts {
     }
 }
 
-/// The reason why no configured Debian archive can be used.
+/// Why no configured Debian archive can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoArchive {
     /// The named program cannot be started.

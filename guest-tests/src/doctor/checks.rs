@@ -150,7 +150,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains an apt error message. Host names are omitted; the original message contains them.
+/// Explains an apt error message, without the host names in it.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [

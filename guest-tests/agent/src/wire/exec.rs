@@ -118,7 +118,7 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// The reason why a frame is invalid.
+/// Describes why a frame is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadFrame(String);
 

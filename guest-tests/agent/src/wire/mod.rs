@@ -118,7 +118,7 @@ impl Response {
     }
 }
 
-/// The reason why a step failed.
+/// Describes why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Kind of failure, for scenarios to match on.
