@@ -1,7 +1,7 @@
 //! The process's sandbox. It limits what an attacker gains by compromising the process from a guest, a VMM or a peer.
 //!
 //! The sandbox uses four Linux features, each as far as the kernel supports it. With no_new_privs, executing a program
-//! grants no privileges. Landlock restricts file access to the paths that the configuration needs (`paths`).
+//! does not grant privileges. Landlock restricts file access to the paths that the configuration needs (`paths`).
 //! Capabilities are dropped, except for those needed later. Seccomp permits only the system calls needed for serving
 //! (`calls`). No thread can leave the sandbox, and new threads inherit it.
 //!
@@ -27,13 +27,13 @@ use thiserror::Error;
 use self::paths::{Grant, Paths};
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 
-/// Details of an active feature, or the reason why it is not active.
+/// Details of an active feature, or why it is not active.
 type Outcome<T> = Result<T, Missing>;
 
 /// Why a sandbox feature is not active.
 #[derive(Clone, Debug, Error)]
 enum Missing {
-    /// The kernel does not support the feature, or it is disabled.
+    /// The feature is unsupported by the kernel, or disabled.
     #[error("not supported by the kernel")]
     Kernel,
     /// Enabling the feature failed with this error.

@@ -434,7 +434,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let PollWindow { limit, mut yields } = pause;
         let start = now();
         let until = deadline.into_iter().chain([start + limit]).min().unwrap_or(start);
-        // With an in-memory fabric, most polls find arrivals in memory and do not need a system call.
+        // With an in-memory fabric, most arrivals are visible in memory, and most polls do not need a system call.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut polled = start;
         let mut time = start;
