@@ -124,7 +124,7 @@ impl Artifacts {
     /// # Errors
     /// Fails if busybox cannot be started.
     pub fn busybox_applets(&self) -> Result<String> {
-        // If the guests' busybox cannot run on this machine, use this machine's busybox from the same Debian release.
+        // If the guests' busybox cannot run on this machine, use one for this machine from the same Debian release.
         let busybox = match self.kernel.arch {
             Arch::HOST => self.busybox.clone(),
             foreign => debian::tools(&self.cache, foreign)?.join("usr/bin/busybox"),
