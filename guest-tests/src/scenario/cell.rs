@@ -159,16 +159,16 @@ impl Cell {
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
         let remote = needs_remote.then(|| match responder.remote(off) {
-            // Any key is valid for an empty request (IBTA C9-88). Use key 0, because soft-RoCE stores key 0 for an
-            // empty READ and ignores a retransmission with a different key.
+            // Any key is valid for an empty request (IBTA C9-88). Use key 0: soft-RoCE stores key 0 for an empty READ
+            // and ignores a retransmission with a different key.
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// Executes an atomic operation and checks it. The operand initially contains the pattern of this cell's seed. An
-    /// operation that changes the operand must leave the pattern of the next seed.
+    /// Executes an atomic operation and checks it. The operand initially contains the pattern of this cell's seed, and
+    /// an operation that changes it must leave the pattern of the next seed.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;

@@ -1,6 +1,6 @@
 //! JingZhao interface codes that the test cases expect.
 
-/// State codes of queue pairs (section 10.1).
+/// Queue pair state codes (section 10.1).
 pub(super) mod state {
     pub(in super::super) const RESET: u8 = 0;
     pub(in super::super) const INIT: u8 = 1;
@@ -9,7 +9,7 @@ pub(super) mod state {
     pub(in super::super) const SQE: u8 = 4;
     pub(in super::super) const SQD: u8 = 5;
     pub(in super::super) const ERR: u8 = 6;
-    /// A state that is reported only by QUERY_QP.
+    /// A state that only QUERY_QP reports.
     pub(in super::super) const DRAINING: u8 = 7;
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use super::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// Attributes of a connection. Both ends use the same attributes, except for PSNs and paths.
+/// Attributes of a connection. Both ends use the same values, except for PSNs and paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     /// Path MTU in bytes.
@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// Creates queue pairs with the given parameters in guests `a` and `b`, and moves both to RTS. The completion
-    /// queues in `shapes` are ignored, because each queue pair gets its own completion queue.
+    /// queues in `shapes` are ignored: each queue pair gets its own completion queue.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,

@@ -21,8 +21,8 @@ use crate::daemon::{Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests, each with a ConnectX in strict mode. Each ConnectX has an InfiniBand port. The violations in
-/// `explained` do not fail the scenario.
+/// Starts two guests, each with a ConnectX in strict mode that has an InfiniBand port. The violations in `explained` do
+/// not fail the scenario.
 async fn start(lab: &Lab, scenario: &str, explained: &'static [Explained]) -> Result<StockPair> {
     start_of(Device::ConnectxIb, lab, scenario, explained).await
 }
@@ -38,7 +38,7 @@ async fn start_of(
     StockPair::start_of(hca, lab, lab.new_run(scenario)?, strict).await
 }
 
-/// Returns the name of a scenario for this kind of port.
+/// Returns a scenario's name for the port type of `hca`.
 fn scenario(hca: Device, part: &str) -> String {
     match hca {
         Device::Connectx => format!("connectx-roce-{part}"),

@@ -17,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// An agent in this process. It also acts as the device's VMM, because there is no guest.
+/// An agent in this process. With no guest, it also acts as the device's VMM.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 
 /// Length of the GRH area that precedes a received datagram.
 pub(super) const GRH: u64 = 40;
-/// Size of an endpoint's region, which has room for the longest message of a test matrix and its guard bytes.
+/// Size of an endpoint's region. It has room for a test matrix's longest message and the guard bytes.
 pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
 
 /// ACK timeout code for 67 ms, which is close to rxe's timer resolution.
@@ -60,13 +60,13 @@ pub(super) struct Completion {
     pub(super) imm: Option<[u8; 4]>,
 }
 
-/// An RDMA endpoint, which has one region of [`REGION`] bytes and one queue pair at a time.
+/// An RDMA endpoint with one region of [`REGION`] bytes and one queue pair at a time.
 pub(super) trait Endpoint {
     /// Returns the endpoint's address on the fabric. Packets use the IP version of this address.
     fn ip(&self) -> IpAddr;
 
     /// Returns whether the device writes a datagram's IP header into the GRH area, as RoCE devices do. InfiniBand
-    /// devices fill that area only if a GRH arrived.
+    /// devices fill it only if a GRH arrived.
     fn writes_ip_header(&self) -> bool {
         true
     }
@@ -100,8 +100,8 @@ pub(super) trait Endpoint {
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
 }
 
-/// Creates a queue pair on each of two endpoints and connects the queue pairs. In one direction, PSNs wrap during the
-/// first messages.
+/// Creates a queue pair on each of two endpoints and connects them. In one direction, PSNs wrap during the first
+/// messages.
 pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     a: &mut A,
     b: &mut B,

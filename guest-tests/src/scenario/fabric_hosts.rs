@@ -1,5 +1,5 @@
-//! HCAs on three hosts, connected through a VXLAN or WireGuard. The maximum frame length of a VXLAN limits the path
-//! MTU. Over WireGuard, packets that exceed the tunnels' MTU are fragmented.
+//! HCAs on three hosts, connected through a VXLAN or WireGuard. A VXLAN's maximum frame length limits the path MTU.
+//! Over WireGuard, packets that exceed the tunnels' MTU are fragmented.
 
 mod wireguard;
 
@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
 
-/// The standard MTU of Ethernet.
+/// Ethernet's standard MTU.
 const ORDINARY: u16 = 1500;
 /// An MTU that leaves room for a path MTU of 4096 in a VXLAN.
 const JUMBO: u16 = 4300;

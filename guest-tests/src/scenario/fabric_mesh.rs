@@ -1,4 +1,4 @@
-//! Many HCAs on one fabric, each connected to all the others. The HCAs either communicate over UDP, with a NIC as an
+//! Many HCAs on one fabric, each connected to all the others. They either communicate over UDP, with a NIC as an
 //! additional station, or share one process.
 //!
 //! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE and is

@@ -32,7 +32,7 @@ pub(super) mod event {
 /// Default size of each side's region in bytes.
 pub(super) const REGION: u32 = 1 << 16;
 const LIMIT: Duration = Duration::from_secs(60);
-/// Time limit for an event to arrive after its cause.
+/// How long an event may take to arrive after its cause.
 pub(super) const EVENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// One side of a connection.
@@ -47,7 +47,7 @@ pub(super) struct Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),
-    /// The GID with this index.
+    /// By the GID with the given index.
     Gid(usize),
 }
 

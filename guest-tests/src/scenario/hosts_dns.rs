@@ -26,9 +26,9 @@ const HCA_PORT: u16 = 47911;
 const PATH_MTU: u16 = 1024;
 /// Number that determines the third host's new address.
 const NEW_NUMBER: u8 = 13;
-/// Number of rounds of messages that two hosts must complete in each phase of a test.
+/// Number of message rounds that two hosts must complete in each phase of a test.
 const ROUNDS: u64 = 2;
-/// Time limit for a DNS change to take effect, and for a phase of traffic.
+/// Timeout for a DNS change to take effect, and for a traffic phase.
 const PHASE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -178,7 +178,7 @@ async fn by_service(lab: &Lab, run: &RunDir, site: &Site, server: &NameServer<'_
     Host::stop_all(hosts).await
 }
 
-/// Number of rounds of messages that two hosts have completed.
+/// Number of message rounds that two hosts have completed.
 struct Progress(watch::Receiver<u64>);
 
 impl Progress {
@@ -193,7 +193,7 @@ impl Progress {
     }
 }
 
-/// Connects two hosts and exchanges messages on this connection until `changes` has completed.
+/// Connects two hosts and exchanges messages between them until `changes` completes.
 async fn during_traffic<T>(
     a: &mut Host,
     b: &mut Host,

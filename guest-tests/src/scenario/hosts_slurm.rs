@@ -16,8 +16,8 @@ use crate::report::{Report, Skip};
 
 /// MPI program that exchanges verified data between all ranks.
 const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
-/// Script that pings the next guest and exchanges RDMA messages with it. The client retries, because its server may not
-/// have started yet.
+/// Script that pings the next guest and exchanges RDMA messages with it. The client retries until its server has
+/// started.
 const RING: &str = r#"#!/bin/sh
 set -e
 set -- $HCAD_GUESTS
@@ -33,7 +33,7 @@ const MPI: &str = r#"#!/bin/sh
 [ "$HCAD_RANK" = 0 ] || exit 0
 mpirun.openmpi --map-by slot:OVERSUBSCRIBE -np 4 --host a:2,b:2 python3 /work/exchange.py
 "#;
-/// Script that fails in one guest. In the other guest, it would run longer than the time limit of the step.
+/// Script that fails in one guest. In the other, it would exceed the step's time limit.
 const FAILURE: &str = r#"#!/bin/sh
 [ "$HCAD_RANK" = 1 ] || exec sleep 3600
 echo "rank 1 fails" >&2

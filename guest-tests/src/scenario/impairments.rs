@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::daemon::Daemon;
 
-/// Time limit for frames that are expected immediately.
+/// Timeout for frames that are expected immediately.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Impairment rules for one device's link.

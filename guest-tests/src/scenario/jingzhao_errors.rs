@@ -20,9 +20,9 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::vm::Vm;
 
-/// Opcode field of a send queue's error completions (JingZhao interface, section 7.2).
+/// Opcode field in the error completions of a send queue (JingZhao interface, section 7.2).
 const OPCODE_SEND_ERROR: u8 = 0xff;
-/// Time limit for completions that are expected immediately.
+/// Timeout for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 /// Path of the counter for received RNR NAKs.
 const RNR_NAKS: &str = "/engine/naks_received/rnr";
@@ -30,8 +30,7 @@ const RNR_NAKS: &str = "/engine/naks_received/rnr";
 const TIMEOUTS: &str = "/engine/recovery/timeouts";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    // The public user library needs `rq_valid_bit`, because it sets a WQE's valid bit before it writes the scatter
-    // list.
+    // The public user library needs `rq_valid_bit`: it sets a WQE's valid bit before it writes the scatter list.
     let options = [json!({}), json!({ "queues": { "rq_valid_bit": true } })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-errors", options).await?;
     let hint = pair.hint();
@@ -79,7 +78,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Key,
-    /// The last byte accessed is the first one past the end of the region.
+    /// The last byte accessed lies just past the end of the region.
     Bounds,
     /// The region does not permit the operation.
     Right,
@@ -205,7 +204,7 @@ async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
         let (at_a, at_b) = connection.towards(Direction::AToB);
         let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
         let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
-        // Send two messages, because the device learns the length of unterminated lists from the first message.
+        // Send two messages: the device learns the length of unterminated lists from the first one.
         for seed in [21, 22] {
             fill(&mut pair.a.vm, &source, seed).await?;
             pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
@@ -272,7 +271,7 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is at least `computed`. There is no upper bound, because a busy host can delay every timer.
+/// Checks that the duration is at least `computed`. There is no upper bound, as a busy host can delay any timer.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     ensure!(took >= computed, "failed after {took:?}, expected at least {computed:?}");
     Ok(())

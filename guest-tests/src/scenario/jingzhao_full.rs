@@ -1,6 +1,6 @@
 //! Tests JingZhao's whole command interface: every opcode in all its valid and invalid forms, and every QP transition
 //! from every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]). The
-//! devices' responses must match the tables, and every row of the tables must be tested.
+//! devices' responses must match them, and every row must be tested.
 
 mod answers;
 mod attributes;

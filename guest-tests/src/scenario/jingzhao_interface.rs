@@ -14,7 +14,7 @@ use super::pair::Pair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Time limit for completions that are expected immediately.
+/// Timeout for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

@@ -70,7 +70,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A plan that is executed on several connections, in each of the given directions.
+/// A plan to execute on several connections, in each of the given directions.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     plan: Plan,
@@ -97,7 +97,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Give each flow its own content, so that data from different flows cannot be confused.
+                // Give each flow its own content so that data from different flows cannot be confused.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }
@@ -134,7 +134,7 @@ impl Case {
     }
 }
 
-/// Has each end of a connection act as requester and responder simultaneously.
+/// Makes each end of a connection both requester and responder at once.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

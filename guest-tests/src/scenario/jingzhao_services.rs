@@ -19,7 +19,7 @@ use super::pair::{Node, Pair};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Time limit for completions that are expected immediately.
+/// Timeout for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 /// Immediate data whose bytes are nonzero and all different.
 const FIRST_IMM: [u8; 4] = [0xe1, 0xc3, 0x42, 0x81];

@@ -25,7 +25,7 @@ use crate::report::Report;
 const SHARE: &str = "/t";
 /// A stock kernel module that no other test uses. It stands in for a user's own module.
 const MODULE: &str = "rdma_rxe";
-/// Time limit for starting a guest on a busy host.
+/// Timeout for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);
 /// Interval between checks for a file.
 const POLL: Duration = Duration::from_millis(50);
@@ -56,7 +56,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
-    // This case is slow, because it waits for timeouts to expire.
+    // This case is slow: it waits for timeouts to expire.
     if extent == Extent::Full {
         report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
     }
@@ -76,7 +76,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
-    // Only the full run includes these cases, because the last one contacts a package archive each time.
+    // Only the full run includes these cases, as the last one contacts a package archive each time.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         report.case("a guest without its hcad is listed as such", &hint, device_lost(&user)).await?;
@@ -470,7 +470,7 @@ async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tests the commands of `guest-lab root`. They use a separate cache, so the user's guests stay unchanged.
+/// Tests the commands of `guest-lab root`. They use a separate cache and leave the user's guests unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;
@@ -512,7 +512,7 @@ async fn bound(user: &User) -> Result<()> {
     let mut up = user.start(&["up", "rxe", "--count", "1", "--foreground"])?;
     up.line("ready").await?;
     let processes = user.processes("rxe").await?;
-    // A terminal sends this signal when it is closed.
+    // A terminal sends this signal when it closes.
     up.signal(libc::SIGHUP)?;
     up.end().await?;
     user.expect_nothing_left(&processes).await

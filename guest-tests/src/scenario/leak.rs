@@ -1,7 +1,7 @@
 //! Detects whether a guest's kernel leaks memory when a driver is loaded and unloaded repeatedly.
 //!
 //! Free memory varies by many megabytes for other reasons: slabs fill up, and freed pages are kept in per-CPU lists. A
-//! leak, however, recurs in each batch, so the median loss per batch is checked.
+//! leak recurs in each batch, and so shows in the median loss per batch.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct Cycles<'a> {
     pub(super) batches: u32,
     /// Number of repetitions in a batch.
     pub(super) batch: u32,
-    /// Time limit for a batch.
+    /// Timeout for a batch.
     pub(super) timeout: Duration,
 }
 

@@ -1,9 +1,9 @@
 //! Sixteen guests on one host, each with its own daemon and little memory. They exchange verified messages in pairs and
-//! in 8-to-1 incasts, while daemons and guests are killed and replaced. The other guests must not be affected.
+//! in 8-to-1 incasts, while daemons and guests are killed and replaced. No other guest may be affected.
 //!
 //! Traffic runs in rounds. In a round, each guest belongs to at most one group: a pair, or an incast with one receiver.
 //! A disturbance takes two rounds. In the first, a daemon or a guest is killed during its pair's traffic, and its peer
-//! must report the loss. In the second, the victim is replaced. All other groups communicate throughout both rounds.
+//! must report the loss. In the second, the victim is replaced. Meanwhile, all other groups communicate.
 
 mod groups;
 mod member;
@@ -38,7 +38,7 @@ const DISTANCE: usize = 5;
 const LENGTH: Duration = Duration::from_secs(60);
 /// Extra time allowed for the traffic on a slow host.
 const MARGIN: Duration = Duration::from_secs(20 * 60);
-/// Time limit for sixteen emulated guests to boot in waves.
+/// Timeout for booting sixteen emulated guests in waves.
 const UP: Duration = Duration::from_secs(15 * 60);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -137,7 +137,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Runs the traffic of all groups at least once, and until `beside` has completed.
+    /// Runs all groups' traffic at least once, and until `beside` has completed.
     async fn round(&mut self, groups: &[Group], beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -197,7 +197,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Returns a table of the memory and CPU time of each guest and its daemon.
+    /// Returns a table of each guest's and daemon's memory and CPU time.
     fn table(&mut self) -> Result<String> {
         let mut rows = vec!["      guest  QEMU MiB  hcad MiB  QEMU CPU s  hcad CPU s".to_owned()];
         for (index, begun) in self.begun.iter().enumerate() {
@@ -217,7 +217,7 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Repeats the traffic of a group until `over` is set. Returns the members, and the number of messages.
+/// Repeats a group's traffic until `over` is set. Returns the members and the number of messages.
 async fn talk_until(
     group: &Group,
     mut members: Vec<Member>,

@@ -28,10 +28,10 @@ const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
 
 /// Arguments that select libfabric as Open MPI's only transport to the other guest.
 ///
-/// With libfabric, Open MPI also loads UCX. UCX must not monitor the program's memory, because it would replace libc's
-/// `sbrk` with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI would then not notice when the heap shrinks,
-/// and would not notify libfabric. libfabric would keep using stale registrations, and data received into the affected
-/// pages would be lost. This problem affects every card for which libfabric caches registrations.
+/// With libfabric, Open MPI also loads UCX. UCX must not monitor the program's memory: it would replace libc's `sbrk`
+/// with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI would then not detect that the heap shrinks and would
+/// not notify libfabric, which would keep using stale registrations and lose the data received into the affected pages.
+/// This affects every card for which libfabric caches registrations.
 pub(super) const MPI_OVER_LIBFABRIC: &str =
     "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs -x UCX_MEM_EVENTS=n";
 
@@ -68,7 +68,7 @@ impl Pair {
             )
         });
         // The client sends the server the test parameters, but not the transport. Without `-P 0`, client and server
-        // would run as MPI ranks, because their input is not a terminal.
+        // would run as MPI ranks, as their input is not a terminal.
         let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
         let server = format!("{of_b} {transport}");
         let client = format!("{of_a} {} {test} -f", self.b.address(0).ipv4);
@@ -99,7 +99,7 @@ impl Pair {
         self.ucx(transport, gid, &test).await
     }
 
-    /// Checks which of UCX's transports are available on the RDMA device of guest `a`.
+    /// Checks which of UCX's transports are available on guest `a`'s RDMA device.
     pub(super) async fn ucx_offers(&mut self, expected: &[&str]) -> Result<()> {
         let text = self.a.sh("ucx_info -d").await?;
         let device = format!("{}:1", self.device);

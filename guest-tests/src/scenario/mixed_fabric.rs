@@ -156,7 +156,7 @@ impl Fabric {
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
         let connectx_daemon = Daemon::start(&lab.hcad()?, &connectx, run).await?;
-        // Boot at most two guests at a time, because more would overload a small host.
+        // Boot at most two guests at a time: more would overload a small host.
         let (mthca, jingzhao) = tokio::try_join!(
             async {
                 let hcas = vec![mthca_daemon.socket().to_owned()];

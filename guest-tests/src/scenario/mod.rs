@@ -76,8 +76,7 @@ pub struct Scenario {
     pub about: &'static str,
     /// Whether the scenario runs on a pair of guests with one HCA each.
     pair: bool,
-    /// Whether the scenario must run alone, because other load would distort its measurements or break its fixed
-    /// delays.
+    /// Whether the scenario must run alone. Other load would distort its measurements or break its fixed delays.
     alone: bool,
     run: Run,
 }
@@ -723,7 +722,7 @@ impl Scenario {
         Self { alone: true, ..self }
     }
 
-    /// Returns the scenario with this name.
+    /// Looks up a scenario by name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|scenario| scenario.name == name)
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::limits::Limit;
 
-/// Time limit for duplicate address detection and link activation, which take about a second.
+/// Timeout for duplicate address detection and link activation, which take about a second.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// A network namespace on the host.
@@ -36,7 +36,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `ip` with these arguments in the namespace.
+    /// Runs `ip` with the given arguments in the namespace.
     pub(super) async fn ip(&self, arguments: &[&str]) -> Result<()> {
         self.show(arguments).await.map(drop)
     }

@@ -53,7 +53,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A server that provides DHCP and TFTP, and a client that boots from the server.
+/// A server that provides DHCP and TFTP, and a client that boots from it.
 #[derive(Debug)]
 struct Network {
     card: Card,
@@ -103,8 +103,8 @@ impl Network {
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the client. The agent is part of the initramfs, which the client fetches over the network, so a reply from
-    /// the agent proves that the boot succeeded.
+    /// Boots the client. The agent is part of the initramfs that the client fetches over the network: a reply from it
+    /// proves that the boot succeeded.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {
@@ -145,7 +145,7 @@ impl Network {
     }
 }
 
-/// Loads the stock driver and configures an address on its network device. Returns the name of that device.
+/// Loads the stock driver, configures an address on its network device, and returns the device's name.
 async fn bring_up(vm: &mut Vm, card: Card, host: u16) -> Result<String> {
     if let Interface::Mthca = card.interface {
         load_mthca(vm).await?;

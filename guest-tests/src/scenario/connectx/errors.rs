@@ -14,8 +14,7 @@ use crate::report::Report;
 use crate::testbed::kind::Device;
 use crate::tools;
 
-/// Time limit for unloading the drivers. Unloading is slow because Linux 6.12 destroys about 6,100 keys (mlx5
-/// interface, trap M-17).
+/// Timeout for unloading the drivers. Linux 6.12 destroys about 6,100 keys one by one (mlx5 interface, trap M-17).
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Violations that strict mode may report without failing the scenario.

@@ -21,11 +21,11 @@ const HCA: Device = Device::Connectx;
 const CARDS: u16 = 8;
 /// Card numbers of guest `b`.
 const PEERS: [u16; 2] = [CARDS + 1, CARDS + 2];
-/// Number of the bond's network. Each card of guest `a` has its own network with the same number as the card.
+/// Number of the bond's network. Each of guest `a`'s cards has a network of its own, with the card's number.
 const BOND: u16 = 100;
 /// Prefix of the addresses that the DHCP server assigns.
 const DHCP: &str = "10.83.0";
-/// Time limit for a program or a state change in emulated guests.
+/// Timeout for a program or a state change in emulated guests.
 const LIMIT: Duration = Duration::from_secs(90);
 /// Number of echo requests during a failover, and the minimum number of replies. The bond polls its links ten times a
 /// second.
@@ -57,9 +57,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 struct Bench {
     a: Vm,
     b: Vm,
-    /// The daemons that serve the cards of guest `a` and of guest `b`, in that order.
+    /// The daemons behind the cards of guests `a` and `b`, in that order.
     daemons: [Daemon; 2],
-    /// Number of warnings that each guest logged before the drivers of its cards were loaded.
+    /// Number of warnings that each guest logged before its card drivers were loaded.
     old_warnings: [usize; 2],
 }
 

@@ -9,7 +9,7 @@ const SUBJECTS: &[&str] = &["mlx5", "infiniband", "ib_core", "ib_cm"];
 const NORMAL: &[&str] = &[
     "firmware version: 16.35.3006",
     "available PCIe bandwidth",
-    // The device has no vendor-specific PCI capability, so crash dumps are not available.
+    // Without a vendor-specific PCI capability, crash dumps are not available.
     "Failed to get valid vendor specific ID",
     // Linux 6.12 reports that precision time measurement is not supported.
     "PTM is not supported by PCIe",

@@ -16,9 +16,9 @@ use crate::run_dir::RunDir;
 use crate::testbed::kind::Device;
 use crate::tools::{Exchange, Ready};
 
-/// TCP port for the metadata of NIXL's agents.
+/// TCP port for NIXL agent metadata.
 const PORT: u16 = 8888;
-/// Time limit for a program. The longest-running program takes a minute in emulated guests on an idle host.
+/// Timeout for a program. The longest takes a minute in emulated guests on an idle host.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Directory where the guests mount the disk with NIXL.
@@ -90,8 +90,8 @@ impl Pair {
     async fn example(&mut self, transport: &Transport) -> Result<()> {
         let before = self.a.rdma_received().await?;
         let environment = environment(&mut self.a, transport).await?;
-        // The wheel's programs are not executable, so run them through the dynamic loader. They do not find the
-        // libraries in `.nixl_cu12.mesonpy.libs` on their own, so add that directory to the search path.
+        // The wheel's programs are not executable: run them through the dynamic loader. They do not find the libraries
+        // in `.nixl_cu12.mesonpy.libs` on their own, so add that directory to the search path.
         let line = format!(
             "{environment} LD_LIBRARY_PATH={FOLDER}/.nixl_cu12.mesonpy.libs /lib64/ld-linux-x86-64.so.2 \
              {FOLDER}/nixl_cu12.scripts/nixl_example UCX"
@@ -105,7 +105,7 @@ impl Pair {
         self.a.has_received(before, EXAMPLE_BYTES).await
     }
 
-    /// Runs the lab's program with its target in guest `b` and compares the digests of both ends.
+    /// Runs the lab's program with its target in guest `b` and compares both ends' digests.
     async fn transfer(&mut self, transport: &Transport) -> Result<()> {
         let before = [self.a.rdma_received().await?, self.b.rdma_received().await?];
         let [of_a, of_b] =
@@ -142,14 +142,14 @@ impl Pair {
     }
 }
 
-/// Returns the part of a command line that sets the environment of a NIXL program.
+/// Returns the part of a command line that sets a NIXL program's environment.
 async fn environment(station: &mut Station, transport: &Transport) -> Result<String> {
     let device = station.rdma_device()?;
     let gid = roce::gid_index(station, Gid::V4).await?;
     Ok(format!("env {WITHOUT_EFA} {} UCX_NET_DEVICES={device}:1 UCX_IB_GID_INDEX={gid}", transport.settings))
 }
 
-/// Returns the program's lines about transfers. NIXL logs to the same stream.
+/// Returns the lines that the program prints about transfers. NIXL logs to the same stream.
 fn digests(text: &str) -> Vec<&str> {
     text.lines().filter(|line| line.starts_with("WRITE ") || line.starts_with("READ ")).collect()
 }

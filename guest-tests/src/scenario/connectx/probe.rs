@@ -34,11 +34,11 @@ const RESETS: &str = "/frontend/connectx/resets";
 const CRASH_MEMORY_MIB: u32 = 448;
 /// Disk that holds the kernel to run after a panic. The first two disks contain the root file system.
 const CRASH_DISK: &str = "/dev/vdc";
-/// Time limit for loading the drivers while several emulated guests boot.
+/// Timeout for loading the drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit from the start of the driver until its port is active.
+/// How long the port may take to become active after the driver starts.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for the driver to recover from a device failure. The driver polls the device's health every two seconds.
+/// How long the driver may take to recover from a device failure. It polls the device's health every two seconds.
 const RECOVERY: Duration = Duration::from_secs(40);
 const PINGPONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// A grace period in milliseconds that outlasts the scenario.
@@ -71,7 +71,7 @@ const CYCLES: Cycles<'static> = Cycles {
     timeout: Duration::from_secs(600),
 };
 const MANY_CYCLES: Cycles<'static> = Cycles { batches: 7, batch: 7, ..CYCLES };
-/// Time limit for all cycles together.
+/// Timeout for all cycles together.
 const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 
 /// Selects which tests to run.
@@ -327,8 +327,8 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Makes a device fail. The driver must detect the failure when it polls the health buffer, and must then restart
-    /// the device. The other device must not be affected.
+    /// Makes a device fail. The driver must detect the failure when it polls the health buffer, and restart the device.
+    /// The other device must not be affected.
     async fn recovers(&mut self) -> Result<()> {
         self.set_grace_period(0).await?;
         for device in [0, 1, 0] {

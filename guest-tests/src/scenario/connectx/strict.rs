@@ -18,8 +18,7 @@ const CASES: &[&str] = &[
     "ibv_ud_pingpong -e",
     "ibv_srq_pingpong -s 4096 -q 16 -e",
 ];
-/// Time limit for unloading the drivers. Unloading is slow because Linux 6.12 destroys about 6,100 keys (mlx5
-/// interface, trap M-17).
+/// Timeout for unloading the drivers. Linux 6.12 destroys about 6,100 keys one by one (mlx5 interface, trap M-17).
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

@@ -18,7 +18,7 @@ const DATA_MIB: u32 = 16;
 const UNMAPPED: u64 = 0x7f_0000_0000;
 /// Number of interrupts to request one after another.
 const INTERRUPTS: u64 = 100;
-/// Time limit for the slowest step on a busy host.
+/// Timeout for the slowest step on a busy host.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Syndromes of error completions (mlx5 interface, section 9.4).

@@ -42,7 +42,7 @@ struct Pair {
     b: Station,
 }
 
-/// A verbs program in each guest. Their queue pairs are connected to each other.
+/// A verbs program in each guest. Their queue pairs are connected.
 struct Ends {
     a: Side,
     b: Side,
@@ -174,7 +174,7 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
 }
 
 /// Checks that requests posted after an error are flushed (IBTA volume 1, section 10.3.1.8). The program does not move
-/// the QP to the error state itself, because libirdma would then request the flush (section 14.2).
+/// the QP to the error state itself: libirdma would then request the flush (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;
@@ -313,8 +313,8 @@ async fn source_deregistered(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Unbinds a memory window while WRITEs use its key and checks that later WRITEs fail. Each bind assigns a new key, so
-/// the old key becomes invalid.
+/// Unbinds a memory window while WRITEs use its key and checks that later WRITEs fail. Each bind assigns a new key and
+/// thus invalidates the old one.
 async fn window_unbound(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open_with(pair, |a| a.region = LONG).await?;
     let window = ends.b.verbs.window(&mut pair.b.vm, ends.b.qp, ends.b.region).await?;
@@ -369,8 +369,8 @@ async fn server_killed(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[RETRIES], &[]).await
 }
 
-/// Kills the client of a WRITE test. The server has no outstanding requests, but must exit with an error because its
-/// connection to the client is closed.
+/// Kills the client of a WRITE test. The server has no outstanding requests, but must exit with an error when its
+/// connection to the client closes.
 async fn client_killed(pair: &mut Pair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

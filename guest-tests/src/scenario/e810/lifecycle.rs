@@ -16,14 +16,14 @@ pub(super) const CYCLES: Cycles<'static> = Cycles {
     batch: 7,
     timeout: Duration::from_secs(180),
 };
-/// Time limit for all cycles, including the checks before and after them.
+/// Timeout for all cycles, including the checks before and after them.
 pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time limit for a reset or a reload, during which the driver takes its device down and brings it back up.
+/// Timeout for a reset or a reload, during which the driver takes its device down and brings it back up.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Takes the port down and brings it back up, as an operator would. The driver is notified by an event.
+/// Takes the port down and brings it back up, as an operator would. An event notifies the driver.
 pub(super) async fn link_flap(probe: &mut Probe) -> Result<()> {
     for _ in 0..3 {
         probe.daemon.control(&["port", "down"]).await?;

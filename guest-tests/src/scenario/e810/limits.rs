@@ -20,12 +20,12 @@ const PROGRAM: &str = include_str!("../../../guest/registrations.py");
 const CPUS: u32 = 8;
 const CONTROLLERS: u32 = 4;
 const NEIGHBOURS: u64 = 1000;
-/// Number of memory regions. They all cover the same buffer, because their total size exceeds the guest's memory.
+/// Number of memory regions. Their total size exceeds the guest's memory, so they all cover the same buffer.
 const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
 /// Size of the content written to each disk, in MiB.
 const CONTENT_MIB: u32 = 2;
-/// Time limit for each step.
+/// Timeout for each step.
 const LIMIT: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(200);
 
@@ -48,8 +48,8 @@ const SERVE: &str = "modprobe -a nvmet nvmet-rdma
         ln -s /sys/kernel/config/nvmet/subsystems/hcad$i ports/1/subsystems/hcad$i
     done";
 
-/// Script that connects to all subsystems. The keep-alive timeout is a day, because the clock of an emulated guest on a
-/// busy host can run up to twenty times too fast during boot.
+/// Script that connects to all subsystems. The keep-alive timeout is a day: while an emulated guest boots on a busy
+/// host, its clock can run up to twenty times too fast.
 const CONNECT: &str = "modprobe nvme-rdma
     for i in $(seq {controllers}); do
         nvme connect -t rdma -a {server} -s 4420 -n hcad$i --nr-io-queues={queues} --keep-alive-tmo=86400
@@ -109,7 +109,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
         let rows = control.ask(&["cqp"]).await?;
         let known =
             rows.pointer("/0/neighbours").and_then(Value::as_u64).with_context(|| rows.to_string())?;
-        // The count also includes the real neighbours, so it may be higher.
+        // The count includes the real neighbours and may therefore be higher.
         if known >= NEIGHBOURS {
             return Ok(());
         }
@@ -118,7 +118,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Runs NVMe while all regions are registered, so that NVMe uses the last page-list entries and the last neighbour.
+/// Runs NVMe while all regions are registered, so that it uses the last page-list entries and the last neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();

@@ -25,10 +25,9 @@ pub(in crate::scenario) enum Package {
 const DISK: &str = "/dev/vdc";
 /// Temporary mount point of the disk.
 const MOUNT: &str = "/tmp/package";
-/// Program that decodes hexadecimal text. Requests to the agent can contain only text, so the package is sent in this
-/// form.
+/// Program that decodes hexadecimal text. Agent requests can carry only text, so the package is sent in this form.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
-/// Time limit for the program that writes the file.
+/// Timeout for the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Time allowed for the agent's reply, in addition to [`LIMIT`].
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);

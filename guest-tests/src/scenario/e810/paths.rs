@@ -1,5 +1,5 @@
 //! Paths between two E810s with `irdma`, and connections whose paths change. The cases cover GIDs, traffic classes and
-//! UDP source ports, and changes to addresses, MTUs, links and drivers (E810 interface, sections 13.9 and 14.4).
+//! UDP source ports, as well as changes to addresses, MTUs, links and drivers (E810 interface, sections 13.9 and 14.4).
 
 mod changes;
 mod gids;

@@ -1,5 +1,5 @@
 //! Runs rdma-core's ping-pong programs between two guests, each with an E810 driven by `ice` and `irdma`. The programs
-//! run with every kind of GID, with and without events, and with all path MTUs. They check every message.
+//! run with every kind of GID, with and without events, and with all path MTUs, and check every message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

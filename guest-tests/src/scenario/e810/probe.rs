@@ -28,7 +28,7 @@ const SPACE: &str = "second";
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x8086, 0x1592);
 
-/// The guest and the current names of its devices. The names can change when the driver is loaded.
+/// The guest and the current names of its devices, which can change when the driver is loaded.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) vm: Vm,
@@ -82,8 +82,8 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // Strict mode is off, because it would report a violation by ice on a devlink reload: ice disables its control
-        // queue without freeing its VSI. Only the reset that follows frees the VSI.
+        // Strict mode is off. It would report that ice, on a devlink reload, disables its control queue without freeing
+        // its VSI, which only the subsequent reset frees.
         let specs = HcaSpec::pair()?.map(|spec| e810_without_strict(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
@@ -116,8 +116,8 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The two functions have different serial numbers, so the driver treats them as two cards and prints the
-        // message for each.
+        // The two functions have different serial numbers: the driver treats them as two cards and prints the message
+        // for each.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await

@@ -53,7 +53,7 @@ const WITH_WINDOWS: Known = Known {
 };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
-/// Tests that must not run concurrently. Between look-up and insertion, the driver unlocks its list of groups
+/// Tests that must not run concurrently. Between look-up and insertion, the driver unlocks its group list
 /// (`irdma_attach_mcast`, verbs.c), so two processes that join concurrently create two entries for one address. QPs
 /// attached through the second entry can never be detached (E810 interface, section 13.8).
 const TURNS: &[&str] =

@@ -16,14 +16,14 @@ use crate::tools::await_text;
 
 /// The driver's module, and modules for the tools.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// Time limit for the port to become active after the driver is started or the device is reset.
+/// How long the port may take to become active after the driver starts or the device is reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Number of unload and load cycles.
 const CYCLES: u32 = 5;
-/// Time limit for all cycles together.
+/// Timeout for all cycles together.
 const CYCLES_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// Expected values in the output of `ibv_devinfo -v` (section 15.1).
@@ -235,8 +235,8 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Checks that iWARP is rejected, because the device supports only RoCE. `ice` accepts the setting, but `irdma`
-    /// then rejects the device.
+    /// Checks that iWARP is rejected. The device supports only RoCE: `ice` accepts the setting, but `irdma` then
+    /// rejects the device.
     async fn iwarp(&mut self) -> Result<()> {
         const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
         let said = self.set_protocol("enable_iwarp", true).await?;
@@ -272,7 +272,7 @@ impl Probe {
         self.station.sh(&line).await
     }
 
-    /// Repeatedly unloads and loads the two drivers together, because they depend on each other.
+    /// Repeatedly unloads and loads the two drivers together. Each depends on the other.
     async fn cycles(&mut self) -> Result<()> {
         for _ in 0..CYCLES {
             self.station.sh("modprobe -r irdma; ! lsmod | grep -q '^ice ' || modprobe -r ice").await?;

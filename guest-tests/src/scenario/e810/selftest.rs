@@ -1,4 +1,4 @@
-//! Checks that the driver's self-test passes and that `ethtool`'s loopback works (E810 interface, sections 3.3, 5.3 and
+//! Checks that the driver's selftest passes and that `ethtool`'s loopback works (E810 interface, sections 3.3, 5.3 and
 //! 5.6).
 
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ use crate::scenario::nic::filter::{EVERYBODY, FRAMES, LIMIT};
 const ALWAYS: [&str; 3] = ["Register test", "EEPROM test", "Link test"];
 /// Tests with a time limit of one or two milliseconds, which a busy host may exceed.
 const TIMED: [&str; 2] = ["Interrupt test", "Loopback test"];
-/// Maximum number of self-test runs. Each timed test must pass in at least one of them.
+/// Maximum number of selftest runs. Each timed test must pass in at least one of them.
 const ATTEMPTS: u32 = 30;
-/// Time limit for all attempts together.
+/// Timeout for all attempts together.
 const ATTEMPTS_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -49,7 +49,7 @@ async fn offline(probe: &mut Probe) -> Result<()> {
         ensure!(!ALWAYS.iter().any(|name| failed.contains_key(*name)), "not passed: {failed:?}");
         left.retain(|name| failed.contains_key(*name));
         if left.is_empty() {
-            // The offline self-test takes the interface down and brings it back up.
+            // The offline selftest takes the interface down and brings it back up.
             probe.carrier(true).await?;
             return probe.talk().await;
         }
@@ -57,9 +57,9 @@ async fn offline(probe: &mut Probe) -> Result<()> {
     anyhow::bail!("{left:?} did not pass in {ATTEMPTS} attempts; in the last: {failed:?}")
 }
 
-/// Runs a self-test and returns the tests that failed, with the driver's messages.
+/// Runs a selftest and returns the tests that failed, with the driver's messages.
 async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, String>> {
-    // Ignore the exit status, because the output contains the result of each test.
+    // Ignore the exit status: the output contains the result of each test.
     let text = probe.sh(&format!("ethtool -t {} {kind}; true", probe.device)).await?;
     let results: BTreeMap<String, String> = text
         .lines()
@@ -74,8 +74,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
 
-/// Checks that, with loopback enabled, frames return to the interface that sent them and do not reach the other
-/// interface.
+/// Checks that loopback returns frames to the interface that sent them, without reaching the other interface.
 async fn loopback(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     set_loopback(probe, "on").await?;

@@ -16,9 +16,9 @@ use anyhow::{Context, Result, ensure};
 use super::super::pair::Node;
 use super::{Completion, Endpoint, Link, Message, REGION, gid, number};
 
-/// Time limit for messages of several megabytes in emulated guests.
+/// Timeout for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for a step that does not wait for any event, in an emulated guest.
+/// Timeout in an emulated guest for a step that does not wait for an event.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(in super::super) trait Driver {
@@ -26,7 +26,7 @@ pub(in super::super) trait Driver {
     async fn step<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer>;
 }
 
-/// An agent in this process. It also acts as the VMM, because there is no guest.
+/// An agent in this process. With no guest, it also acts as the VMM.
 #[derive(Debug, Default)]
 pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 
@@ -52,7 +52,7 @@ impl Driver for Node {
 impl Driver for InProcess {
     async fn step<C: Call>(&mut self, _: Duration, step: C) -> Result<C::Answer> {
         let agent = self.0.clone();
-        // The limit is ignored, because steps that wait have their own.
+        // Ignore the limit: steps that wait have their own.
         let run = move || agent.lock().unwrap_or_else(PoisonError::into_inner).call(step);
         Ok(tokio::task::spawn_blocking(run).await.context("the agent panicked")??)
     }
@@ -96,7 +96,7 @@ impl<D: Driver> Jingzhao<D> {
 }
 
 /// Returns the path to a peer in one of the forms that the JingZhao interface defines (section 10.7). The path MTU
-/// selects the form, so that all forms are tested.
+/// selects the form, so that each form is tested.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();
@@ -209,8 +209,8 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         ensure!(found.len() == count as usize, "hcad reported {} of {count} completions", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
-        // The CQE of a receive contains the transport opcode of the last packet (JingZhao interface, J-39). These
-        // values are SEND LAST, SEND ONLY, WRITE LAST and WRITE ONLY, all with immediate data.
+        // A receive CQE contains the last packet's transport opcode (JingZhao interface, J-39). These values are SEND
+        // LAST, SEND ONLY, WRITE LAST and WRITE ONLY, all with immediate data.
         let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));
         let completion = |cqe: &Cqe| Completion {
             received: !cqe.is_send,

@@ -14,7 +14,7 @@ use crate::vm::Vm;
 
 /// File that backs the region, so that the agent can access it too.
 const FILE: &str = "/dev/shm/region";
-/// Time limit for messages of several megabytes in emulated guests.
+/// Timeout for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How peers are addressed.

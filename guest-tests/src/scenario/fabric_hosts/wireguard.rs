@@ -21,10 +21,10 @@ const MTU: u16 = 1420;
 const PORT: &str = "51820";
 /// UDP port of the HCAs, as in the book. It differs from RoCEv2's port, which soft-RoCE on a host uses.
 const HCA_PORT: u16 = 47911;
-/// Time limit for the program to create its interface.
+/// How long the program may take to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
-/// Tunnels between the hosts. The tunnels are removed on drop.
+/// Tunnels between the hosts, removed on drop.
 #[derive(Debug)]
 pub(super) struct Tunnels {
     /// The user-space programs. Empty if the kernel supports WireGuard.
@@ -51,8 +51,8 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Interface names must be unique, because the programs in all namespaces create control sockets with these
-            // names in the same directory.
+            // Interface names must be unique across namespaces: the programs name their control sockets after them, in
+            // one directory.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;

@@ -1,4 +1,4 @@
-//! Runs dnsmasq as the name server of a site.
+//! Runs dnsmasq as a site's name server.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub(super) const ALL: &str = "hcad.lab.example";
 pub(super) const SERVICE: &str = "_hcad._udp.lab.example";
 /// Number that determines the server's own address.
 const NUMBER: u8 = 254;
-/// Time limit for the server to start or stop.
+/// How long the server may take to start or stop.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running name server.
@@ -50,13 +50,13 @@ impl<'a> NameServer<'a> {
         (site::ipv4(NUMBER), 53).into()
     }
 
-    /// Makes [`ALL`] resolve to the IPv4 addresses with these numbers (see [`site::ipv4`]).
+    /// Makes [`ALL`] resolve to the IPv4 addresses of `numbers` (see [`site::ipv4`]).
     pub(super) fn set_ipv4(&self, numbers: &[u8]) -> Result<()> {
         let line = |text: &mut String, number: &u8| writeln!(text, "{} {ALL}", site::ipv4(*number));
         self.set(numbers, line)
     }
 
-    /// Makes the targets of [`SERVICE`] with these numbers resolve to their IPv6 addresses. No other name has an
+    /// Makes those targets of [`SERVICE`] that `numbers` lists resolve to their IPv6 addresses. No other name has an
     /// address.
     pub(super) fn set_ipv6(&self, numbers: &[u8]) -> Result<()> {
         let line =
@@ -99,7 +99,7 @@ fn target(number: u8) -> String {
     format!("host{number}.lab.example")
 }
 
-/// Replaces a file atomically, because dnsmasq may read it at any time.
+/// Replaces a file atomically: dnsmasq may read it at any time.
 fn write(file: &Path, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     std::fs::write(&new, text)

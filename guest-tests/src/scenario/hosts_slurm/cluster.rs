@@ -1,4 +1,4 @@
-//! A Slurm cluster on the hosts of a site: `munged` and `slurmd` run on each host, and `slurmctld` on the first host.
+//! A Slurm cluster on a site's hosts: `munged` and `slurmd` run on each host, and `slurmctld` on the first host.
 //!
 //! Each daemon has its own UTS and mount namespaces. They provide the host name, `/etc/hosts`, and the host's state
 //! directory at a path that is the same on all hosts.
@@ -20,9 +20,9 @@ use crate::run_dir::RunDir;
 use crate::scenario::namespace::run;
 use crate::scenario::site::{self, HOSTS, Site};
 
-/// Time limit for a daemon to start or stop, and for all hosts to become available.
+/// Timeout for starting or stopping a daemon, and for all hosts to become available.
 const STARTED: Duration = Duration::from_secs(120);
-/// Time limit for a job step, which boots guests.
+/// Timeout for a job step, including the boot of its guests.
 const STEP: Duration = Duration::from_secs(480);
 /// Length in bytes of the munge key that all hosts share.
 const KEY_LEN: usize = 64;
@@ -42,7 +42,7 @@ exec "$@""#;
 /// Returns the first required program that is not installed.
 pub(super) async fn missing_program() -> Option<&'static str> {
     for program in ["munged", "slurmctld", "slurmd", "srun", "sinfo"] {
-        // Do not run the programs, because without a configuration some of them cannot even print their version.
+        // Do not run the programs: without a configuration, some of them cannot even print their version.
         if run(&["sh", "-c", "command -v \"$1\"", "sh", program]).await.is_err() {
             return Some(program);
         }
@@ -50,10 +50,10 @@ pub(super) async fn missing_program() -> Option<&'static str> {
     None
 }
 
-/// Files and network namespaces of the hosts, as needed to run commands on them.
+/// The hosts' files and network namespaces, as needed to run commands on them.
 struct Hosts {
     namespaces: Vec<String>,
-    /// Directory with the state of all hosts, in one subdirectory per host.
+    /// Directory with one subdirectory for each host's state.
     state: PathBuf,
     /// Mount point of the host's state, the same on all hosts.
     own: PathBuf,
@@ -176,8 +176,8 @@ impl Cluster {
     pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
         let hosts = Hosts::create(site, files).await?;
         let at = |option: &str, path: &Path| PathBuf::from(format!("{option}={}", path.display()));
-        // With --force, munged accepts a path that it considers insecure. This is safe, because only this user can
-        // write to the lab's directories.
+        // With --force, munged accepts a path that it considers insecure. This is safe: only this user can write to the
+        // lab's directories.
         let munge = [
             at("--socket", &hosts.socket()),
             at("--key-file", &hosts.key()),

@@ -32,7 +32,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
 async fn port(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 7, &[kind::PORT_CHANGE]).await?;
     for (state, subtype) in [("down", DOWN), ("up", ACTIVE)] {
-        // The second request changes nothing, so it must not raise an event.
+        // The second request changes nothing and must not raise an event.
         for _ in 0..2 {
             pair.a.daemon.control(&["port", state]).await?;
         }
@@ -83,7 +83,7 @@ async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // The first command must not raise an event, because command events were not mapped to any queue at that time.
+    // When the first command was executed, no queue was mapped for command events, so it must not raise one.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;
@@ -101,8 +101,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // Events now go to the next queue, because the device selects the lowest-numbered queue whose mask includes
-        // them.
+        // Events now go to the next queue: the device selects the lowest-numbered queue whose mask includes them.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {

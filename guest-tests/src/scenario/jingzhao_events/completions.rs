@@ -12,7 +12,7 @@ use crate::scenario::codes::syndrome;
 use crate::scenario::connection::{Attributes, Connection, End, destroy_region, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Time limit for completions that are expected immediately.
+/// Timeout for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -53,7 +53,7 @@ impl Setup {
         self.connection.towards(Direction::AToB)
     }
 
-    /// Sends one message to guest `b` and waits until the message has completed at both ends.
+    /// Sends one message to guest `b` and waits until it has completed at both ends.
     async fn send(&mut self, pair: &mut Pair, solicited: bool) -> Result<()> {
         let (at_a, at_b) = self.ends();
         pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
@@ -145,7 +145,7 @@ async fn of_sends(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Checks that, without an event queue, no event is raised but messages still complete.
+/// Checks that messages complete without an event queue, and that no event is raised.
 async fn without_eq(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(6)).await?;
     pair.b.vm.call(DestroyEq { eq: setup.eq.eq.id }).await?;

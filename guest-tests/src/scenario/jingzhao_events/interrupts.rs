@@ -1,5 +1,5 @@
-//! Interrupt masks (JingZhao interface, section 8.5). An event is written immediately, even if its interrupt is masked.
-//! The interrupt is delivered when the mask is lifted.
+//! Interrupt masks (JingZhao interface, section 8.5). An event is written immediately even if its interrupt is masked;
+//! the interrupt follows when the mask is lifted.
 
 use agent::wire::{
     CreateEq, DeviceSelector, DisableInterrupts, EnableInterrupts, Mask, MaskInterrupts, OpenHca,
@@ -46,8 +46,8 @@ async fn function_mask(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Function, true).await
 }
 
-/// Checks interrupts that the guest masks in its MSI-X table. The VMM emulates that table, so these interrupts are not
-/// pending in the device.
+/// Checks interrupts that the guest masks in its MSI-X table. Since the VMM emulates that table, they are not pending
+/// in the device.
 async fn masked_entry(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Entry(VECTOR), false).await?;
     others_go_on(driver, Mask::Entry(VECTOR)).await

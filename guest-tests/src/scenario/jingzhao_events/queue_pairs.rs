@@ -17,7 +17,7 @@ use crate::scenario::connection::{Attributes, Connection, End, destroy_region, r
 use crate::scenario::pair::{Direction, Pair};
 use crate::vm::Vm;
 
-/// Time limit for completions that are expected immediately.
+/// Timeout for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 /// How long to wait for completions that must not arrive.
 const NEVER_MS: u32 = 200;
@@ -86,8 +86,8 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // In SQD, the device does not start new messages. This one therefore waits until the QP returns to RTS, even after
-    // a receive is posted for it.
+    // In SQD, the device does not start new messages. This one waits until the QP returns to RTS, even after a receive
+    // is posted for it.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 
@@ -124,7 +124,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     eq.destroy(&mut pair.a.vm).await
 }
 
-/// Checks that the device writes no CQE into a full CQ, and that the queue pair fails (section 7).
+/// Checks that the device does not write to a full CQ, and that the queue pair fails (section 7).
 async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
@@ -162,7 +162,7 @@ async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> R
     Ok(*at_a)
 }
 
-/// Checks that the device generates no completion for a request that it cannot read (section 9.5).
+/// Checks that a request that the device cannot read does not generate a completion (section 9.5).
 async fn sq_unreachable(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 5, &[kind::WQ_CATASTROPHIC]).await?;
     let broken = CreateQp { buffer_pd: Some(OTHER_PD), ..high() };

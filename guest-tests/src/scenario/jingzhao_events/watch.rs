@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 use crate::scenario::driver::Driver;
 
-/// Time limit for an interrupt that is expected immediately.
+/// Timeout for an interrupt that is expected immediately.
 const SOON_MS: u32 = 10_000;
 /// How long to wait for an interrupt that must not arrive. This is many times the latency through the VMM and the
 /// guest's kernel.
@@ -72,12 +72,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Creates a queue that raises an interrupt for every event of these types.
+    /// Creates a queue that raises an interrupt for every event whose type is in `kinds`.
     pub(super) async fn create(driver: &mut impl Driver, vector: u16, kinds: &[u8]) -> Result<Self> {
         Self::create_as(driver, CreateEq { vector, ..CreateEq::default() }, kinds).await
     }
 
-    /// Creates a queue with these parameters for events of these types.
+    /// Creates a queue with parameters `shape` for events whose type is in `kinds`.
     pub(super) async fn create_as(driver: &mut impl Driver, shape: CreateEq, kinds: &[u8]) -> Result<Self> {
         let eq = driver.call(shape).await?;
         driver.call(MapEq { eq: eq.id, events: mask(kinds), remove: false }).await?;
@@ -89,7 +89,7 @@ impl Watch {
         driver.call(MapEq { eq: self.eq.id, events: mask(kinds), remove: true }).await.map(drop)
     }
 
-    /// Expects one interrupt and exactly this event.
+    /// Expects one interrupt and exactly one event, `event`.
     pub(super) async fn expect(&self, driver: &mut impl Driver, event: Event) -> Result<()> {
         self.expect_interrupt(driver).await?;
         self.expect_entries(driver, &[event]).await
@@ -102,7 +102,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Expects exactly these events. They must already be in memory: the caller has observed their interrupt or a later
+    /// Expects exactly `events`. They must already be in memory: the caller has observed their interrupt or a later
     /// effect.
     pub(super) async fn expect_entries(&self, driver: &mut impl Driver, events: &[Event]) -> Result<()> {
         let count = u32::try_from(events.len())? + 1;

@@ -21,7 +21,7 @@ pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Adds a command whose status is recorded for this form.
+    /// Adds a command whose status is recorded for `form`.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -34,7 +34,7 @@ impl Script {
         self.tries(Form::Bad(what), command);
     }
 
-    /// Adds a command that must succeed, because later ones depend on it.
+    /// Adds a command that must succeed for later ones to work.
     pub(super) fn needs(&mut self, command: RawCommand) {
         self.0.push((None, command));
     }
@@ -77,7 +77,7 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // Request one more event than expected, to detect a spurious one.
+        // Request one more event than expected to detect a spurious one.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
         ensure!(events.len() == part.len(), "{} events for {} commands", events.len(), part.len());
@@ -105,7 +105,7 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     Ok(results)
 }
 
-/// Checks that a successful command fills its output mailbox exactly, and that a rejected command writes nothing
+/// Checks that a successful command fills its output mailbox exactly, and that a rejected one leaves it unchanged
 /// (section 2).
 fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     let expected = match (&command.output, row_of(command.op)) {

@@ -40,8 +40,8 @@ struct Attempt {
     mailbox: Mailbox,
 }
 
-/// Attempts each row's transition several times on a QP of this type. The attempts differ in their masks, which select
-/// a single attribute, none, or all attributes that the row does not accept.
+/// Attempts each row's transition several times on a QP of type `service`, with masks that select a single attribute,
+/// none, or all attributes that the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {

@@ -80,7 +80,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // Resize to 8 entries in the documented form, and later to 2 entries in the driver's form.
+            // Resize to 8 entries in the documented form, then to 2 entries in the driver's form.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));
@@ -89,7 +89,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
             _ => {}
         }
         qp.send(vm, old.sge(0, 4)).await?;
-        // Commands are executed after all preceding doorbells, so this NOP serves as a barrier.
+        // Commands are executed after all preceding doorbells: this NOP serves as a barrier.
         succeed(vm, vec![of(0x031)]).await?;
         expected.retain(|(key, at, _)| (*key, *at) != (buffer.key, slot));
         expected.push((buffer.key, slot, flushed(qp.qp.qpn, count * 512)));

@@ -375,7 +375,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script.good("op_modifier 2 (RTL)", modified(2, on(0x021, QPN)));
     script.good("op_modifier 3 ([D])", reset.clone());
 
-    // Start each attempt with RST2INIT, because a field that is zero in a later command keeps its value from RST2INIT.
+    // Start each attempt with RST2INIT: a field that is zero in a later command keeps the value that RST2INIT gave it.
     for (form, service) in [
         (Form::Bad("RC: MTU code 0"), service::RC),
         (Form::Bad("UC: MTU code 0"), service::UC),
@@ -395,7 +395,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script
 }
 
-/// Returns a QPC for this service, with both queues in the device's queue region and completions in [`CQN`].
+/// Returns a QPC for `service`, with both queues in the device's queue region and completions in [`CQN`].
 fn image(device: &Device, service: u8) -> Mailbox {
     let queue = WorkQueue { lkey: device.lkey(), len: 0x4000, log_slot: 9, cqn: CQN };
     qpc(service, queue, queue)

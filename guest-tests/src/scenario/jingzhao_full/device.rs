@@ -19,14 +19,14 @@ pub(super) const SEND_ERROR: u8 = 0xff;
 pub(super) const RECEIVE_ERROR: u8 = 0xfe;
 /// A scatter/gather element with an unknown key.
 pub(super) const NOWHERE: Sge = Sge { lkey: 0xfff, addr: 0, len: 64 };
-/// Time limit for completions that are expected immediately.
+/// Timeout for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
 
 /// Addresses in an HCA that has been opened with the agent's default tables.
 #[derive(Debug)]
 pub(super) struct Device {
     info: HcaInfo,
-    /// A memory region whose pages are unused and have contiguous bus addresses.
+    /// A memory region of unused pages with contiguous bus addresses.
     pages: MrInfo,
     /// The memory region that contains the queues.
     queues: MrInfo,
@@ -112,7 +112,7 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions. `expected` lists the opcode and syndrome of each. A syndrome of 0 means success.
+    /// Waits for the next completions. `expected` lists the opcode and syndrome of each; syndrome 0 means success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;

@@ -19,8 +19,7 @@ use crate::vm::Vm;
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// Checks that requests whose doorbell is rung in SQE are flushed, and that requests whose doorbell is rung after the
-/// return to RTS are executed.
+/// Checks that requests posted in SQE are flushed, and that requests posted after the return to RTS are executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -36,7 +35,7 @@ pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<(
     qp.expect(vm, &[(SEND, 0)]).await
 }
 
-/// Checks that the receive queue keeps working in SQE, and that the QP moves to ERR when the receive queue fails.
+/// Checks that the receive queue keeps working in SQE, and that the QP moves to ERR when that queue fails.
 pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     /// LID of the device's own port, used for loopback.
     const OWN_LID: u32 = 1;
@@ -59,7 +58,7 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// Checks that 2ERR flushes the posted sends and then the posted receives, in order, and that ERR2RST generates no
+/// Checks that 2ERR flushes the posted sends and then the posted receives, in order, and that ERR2RST does not generate
 /// completions.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;

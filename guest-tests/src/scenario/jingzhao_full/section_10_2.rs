@@ -1,5 +1,5 @@
-//! The table of QP state transitions. Each row contains the source states and the target state, the command, the
-//! service types, and the attributes that the command requires or accepts.
+//! The QP state transition table. Each row contains the source states and the target state, the command, the service
+//! types, and the attributes that the command requires or accepts.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1, 10.2, 10.4 and 10.7.
@@ -187,7 +187,7 @@ pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
     row.map(|row| row.to)
 }
 
-/// Returns whether any transition for QPs of this type accepts the attribute.
+/// Returns whether any transition of a QP of type `service` accepts the attribute.
 pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
@@ -198,7 +198,7 @@ pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)
 }
 
-/// Returns whether QPs of this type can be in the state. RC has no row for SQE, because RC QPs never enter that state.
+/// Returns whether a QP of type `service` can be in the state. RC has no row for SQE: RC QPs never enter that state.
 pub(super) fn occurs(service: Service, state: State) -> bool {
     (service, state) != (RC, Sqe)
 }

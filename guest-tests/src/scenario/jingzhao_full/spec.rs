@@ -29,7 +29,7 @@ pub(super) type Statuses = [u8; 2];
 pub(super) enum OpModifier {
     /// The command ignores the field.
     Any,
-    /// The command accepts only these values.
+    /// The command accepts only the listed values.
     In(&'static [u8]),
 }
 
@@ -249,8 +249,8 @@ impl Row {
         .map(move |expected| self.unless_unsupported(expected))
     }
 
-    /// Returns `expected`, but with BAD_OP for each device that does not support the opcode, because the opcode check
-    /// (check a) precedes all other checks.
+    /// Returns `expected`, but with BAD_OP for each device that does not support the opcode. The opcode check (check a)
+    /// precedes all others.
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {

@@ -1,4 +1,4 @@
-//! All commands of the MODIFY_QP family, issued for QPs of each service type in each state.
+//! All MODIFY_QP commands, issued for QPs of each service type in each state.
 //!
 //! # Spec
 //! JingZhao interface, sections 10.1, 10.2 and 10.5.
@@ -30,7 +30,7 @@ fn modifiers(op: u16) -> &'static [u8] {
     }
 }
 
-/// The state in which a command is issued, the command's opcode, and its op_modifier.
+/// The state in which a command is issued, its opcode, and its op_modifier.
 type Key = (State, u16, u8);
 
 /// The result of a command: its status, and the state code that QUERY_QP reports afterwards.
@@ -122,7 +122,7 @@ fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     Ok((command.status, state(after)?))
 }
 
-/// Fails unless QUERY_QP reports this state.
+/// Fails unless QUERY_QP reports the state `expected`.
 pub(super) fn expect_state(query: &CommandResult, expected: State) -> Result<()> {
     let state = state(query)?;
     ensure!(state == expected as u8, "the QP is in state {state}, expected {expected:?}");

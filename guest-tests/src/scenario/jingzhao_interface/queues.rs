@@ -59,8 +59,8 @@ async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks receive requests in the kernel driver's format (section 6.8). The test uses each slot of the ring only once,
-/// because the kernel driver does not mark consumed slots as free.
+/// Checks receive requests in the kernel driver's format (section 6.8). The kernel driver does not mark consumed slots
+/// as free, so the test uses each slot of the ring only once.
 async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     let kernel = CreateQp { recv_style: RecvStyle::Terminated, ..CreateQp::default() };
     let connection =
@@ -70,8 +70,8 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Sends enough messages to wrap both rings several times. The positions in doorbells are free-running, so they exceed
-/// the ring size.
+/// Sends enough messages to wrap both rings several times. Doorbell positions are free-running and therefore exceed the
+/// ring size.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {
         log_sq_slots: log_slots,

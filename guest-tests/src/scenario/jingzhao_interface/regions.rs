@@ -53,7 +53,7 @@ async fn there_and_back(pair: &mut Pair, target: CreateMr) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Executes one request that covers the whole region and returns the syndrome of its completion.
+/// Executes one request that covers the whole region and returns its completion's syndrome.
 async fn one(
     pair: &mut Pair,
     connection: &Connection,

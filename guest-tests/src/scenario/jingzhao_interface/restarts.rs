@@ -8,7 +8,7 @@ use crate::scenario::connection::{Attributes, Connection};
 use crate::scenario::pair::Pair;
 use crate::scenario::transfer::{Plan, transfer};
 
-/// Opcode of SW2HW_MPT. Before INIT_HCA, the command fails with [`BAD_SYS_STATE`].
+/// Opcode of SW2HW_MPT, which fails with [`BAD_SYS_STATE`] before INIT_HCA.
 const SW2HW_MPT: u16 = 0x00d;
 const BAD_SYS_STATE: u8 = 0x04;
 

@@ -26,7 +26,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
-/// A connection, an 8-byte aligned word in guest `b` on which atomics operate, and memory in guest `a` for the results.
+/// A connection, an 8-byte aligned word in guest `b` that atomics operate on, and memory in guest `a` for the results.
 pub(super) struct Counter {
     pub(super) connection: Connection,
     pub(super) word: MrInfo,

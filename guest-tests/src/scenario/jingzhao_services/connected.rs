@@ -21,9 +21,9 @@ const OPS: [(&str, SendOp); 4] = [
     ("WRITE_IMM", SendOp::WriteImm),
 ];
 const CAPACITY: u32 = 1 << 20;
-/// Maximum number of attempts to send a message. Several may be needed, because a busy host's sockets can lose packets.
+/// Maximum number of attempts to send a message. A busy host's sockets can lose packets.
 const ATTEMPTS: u32 = 20;
-/// Time limit from a completion at the sender to the corresponding completion at the receiver.
+/// How long the receiver's completion may take to follow the sender's.
 const ARRIVAL_MS: u32 = 3_000;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
@@ -80,7 +80,7 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends requests and waits for them to complete. All must succeed, because UC has no acknowledgements.
+    /// Sends requests and waits for them to complete. As UC has no acknowledgements, all must succeed.
     pub(super) async fn send(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -103,8 +103,8 @@ impl Link {
     /// attempts.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE generates no completion at the receiver, so it is followed by an empty message. The completion of
-        // that message shows that the WRITE has been processed.
+        // A WRITE does not generate a completion at the receiver. It is followed by an empty message, whose completion
+        // shows that the WRITE has been processed.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;

@@ -2,7 +2,8 @@
 //!
 //! # Spec
 //! JingZhao interface, section 4.3: the device writes back the state, the next PSN to send, the oldest unacknowledged
-//! PSN and the next expected PSN. It may do so shortly after a completion, so the cases wait for the expected values.
+//! PSN and the next expected PSN. This may happen shortly after a completion, so the cases wait for the expected
+//! values.
 
 use std::time::Duration;
 

@@ -204,8 +204,7 @@ async fn addresses(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that one UD queue pair can send to several destinations. Each request contains the address of its
-/// destination.
+/// Checks that one UD queue pair can send to several destinations. Each request contains its destination's address.
 async fn several(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     let mut others = Vec::new();

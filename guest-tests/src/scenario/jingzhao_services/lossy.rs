@@ -111,7 +111,7 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message generates no completion, and that the next message uses its receive request
+/// Checks that an incomplete message does not generate a completion, and that the next message uses its receive request
 /// (section 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use crate::scenario::connection::{destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Number of guard bytes before and after a message. They must stay unchanged.
+/// Number of guard bytes, which must stay unchanged, before and after a message.
 const GUARD: u64 = 64;
 /// Seed of the destination buffer's content before a message arrives.
 const UNTOUCHED: u64 = 0x756e_746f_7563_6800;

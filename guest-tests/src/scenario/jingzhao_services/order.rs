@@ -123,8 +123,8 @@ async fn many(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks the limit on outstanding READs and atomics. Responses are dropped and timeouts are disabled, so the device
-/// sends only as many requests as the limit permits.
+/// Checks the limit on outstanding READs and atomics. With responses dropped and timeouts disabled, the device sends
+/// only as many requests as the limit permits.
 async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     const READ: &str = "RC RDMA READ Request";
     const ADD: &str = "RC FetchAdd";

@@ -17,7 +17,7 @@ use crate::scenario::extent::Extent;
 
 /// The example program from the book.
 const HELLO: &str = include_str!("../../../examples/here/hello.c");
-/// Time limit for starting a guest on a busy host.
+/// Timeout for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);
 
 /// Prints the user, directory, environment, files, compiler, Python environment and input of a command. Also

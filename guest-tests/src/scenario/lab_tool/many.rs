@@ -10,7 +10,7 @@ use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
 const COUNT: usize = 16;
-/// Time limit for sixteen emulated guests to boot in waves.
+/// Timeout for booting sixteen emulated guests in waves.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Memory of each guest in MiB.
 const MEMORY: &str = "256";

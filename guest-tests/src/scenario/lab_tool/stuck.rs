@@ -11,13 +11,13 @@ use super::user::User;
 use crate::daemon::Control;
 
 const PAGE: &str = include_str!("../../../../device/book/src/stuck.md");
-/// Time limit for the programs to exchange data, and for the sender to receive RNR NAKs. Emulated guests are slow.
+/// How long the programs may take to exchange data, and the sender to receive RNR NAKs. Emulated guests are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Number of messages that must have been sent before the server is stopped.
 const MESSAGES: u64 = 1000;
 
-/// Returns the commands on the page that run in guests, each with the name of its guest.
+/// Returns the commands on the page that run in guests, each with its guest's name.
 fn commands() -> Vec<(&'static str, &'static str)> {
     let command = |line: &'static str| {
         let (guest, command) = line.trim().strip_prefix("guest-lab exec lab:")?.split_once(" -- ")?;

@@ -18,9 +18,9 @@ use crate::artifacts::cache_dir;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Time limit for a command, generous because emulated guests may run on a busy host.
+/// Timeout for a command, generous enough for emulated guests on a busy host.
 const MAX_WAIT: Duration = Duration::from_secs(180);
-/// Time limit for a supervisor's guests to stop after the supervisor has exited.
+/// How long guests may take to stop after their supervisor has exited.
 const END: Duration = Duration::from_secs(60);
 /// Interval between polls of the process list.
 const POLL: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
-    /// Options added to `up` and `ci`, so that they use this lab's programs.
+    /// Options added to `up` and `ci` to make them use this lab's programs.
     options: Vec<String>,
     /// Cache to use instead of the caller's cache.
     cache: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub(super) struct User {
     folder: Option<PathBuf>,
     /// Environment variables in addition to the caller's.
     variables: Vec<(String, String)>,
-    /// Time limit for a command.
+    /// Timeout for a command.
     limit: Duration,
 }
 
@@ -70,20 +70,18 @@ impl User {
         Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
     }
 
-    /// Returns the same user, but with guests that stop when this program exits, so that a failed case leaves none
-    /// behind.
+    /// Returns the same user, but with guests that stop when this program exits. A failed case thus leaves none behind.
     pub(super) fn bound(&self) -> Self {
         let own = format!("--for-pid={}", std::process::id());
         Self { options: self.options.iter().cloned().chain([own]).collect(), ..self.clone() }
     }
 
-    /// Returns the same user with a different time limit for commands.
+    /// Returns the same user with a different timeout for commands.
     pub(super) fn within(&self, limit: Duration) -> Self {
         Self { limit, ..self.clone() }
     }
 
-    /// Returns a user with its own cache in this directory. Initially, the cache contains links to the entries of the
-    /// caller's cache.
+    /// Returns a user with its own cache in `folder`, initially filled with links to the entries of the caller's cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         for entry in fs::read_dir(cache_dir()?)? {
@@ -95,7 +93,7 @@ impl User {
         Ok(Self { cache: Some(folder.to_owned()), ..self.clone() })
     }
 
-    /// Builds the module in this directory against the lab's kernel.
+    /// Builds the module in `folder` against the lab's kernel.
     pub(super) async fn build(&self, folder: &str) -> Result<Outcome> {
         let kernel = self.options.iter().find(|option| option.starts_with("--kernel"));
         let words: Vec<&str> =
@@ -115,7 +113,7 @@ impl User {
             ["up" | "ci"] => {
                 command.args(&self.options);
             }
-            // Guests started by `here` use this machine's root file system, so options for the lab's root do not apply.
+            // Guests started by `here` use this machine's root file system. Options for the lab's root do not apply.
             ["here"] => {
                 command.args(self.options.iter().filter(|option| !option.starts_with("--root")));
             }
@@ -134,7 +132,7 @@ impl User {
         self.run_with(b"", arguments).await
     }
 
-    /// Runs a command with this input and waits until it exits.
+    /// Runs a command with the given input and waits until it exits.
     pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let mut stdin = child.stdin.take().context("no input")?;
@@ -191,8 +189,8 @@ impl User {
         }
     }
 
-    /// Checks that no testbed is listed, that these processes have exited, and that the testbed directory contains only
-    /// its lock file.
+    /// Checks that no testbed is listed, that `processes` have exited, and that only the lock file is left in the
+    /// testbed directory.
     pub(super) async fn expect_nothing_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
@@ -248,14 +246,14 @@ impl Outcome {
         Ok(())
     }
 
-    /// Checks that the command succeeded with exactly this output.
+    /// Checks that the command succeeded and printed exactly `text`.
     pub(super) fn printed(&self, text: &str) -> Result<()> {
         self.succeeded()?;
         ensure!(self.stdout == text.as_bytes(), "expected '{text}': {self:?}");
         Ok(())
     }
 
-    /// Checks that the command failed and that its message contains these substrings.
+    /// Checks that the command failed and that its message contains all of `parts`.
     pub(super) fn failed(&self, parts: &[&str]) -> Result<()> {
         ensure!(self.code.is_some_and(|code| code != 0), "{self:?}");
         for part in parts {
@@ -286,7 +284,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Waits for a line that contains this text.
+    /// Waits for a line that contains `text`.
     pub(super) async fn line(&mut self, text: &str) -> Result<()> {
         let search = async {
             loop {
@@ -311,12 +309,12 @@ impl Running {
 
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
-        // SAFETY: kill takes no pointers. The child has not been reaped, so no other process has its ID.
+        // SAFETY: kill takes no pointers, and no other process has the child's ID until the child is reaped.
         ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
         Ok(())
     }
 
-    /// Closes the command's output, and waits until the command exits.
+    /// Closes the command's output and waits until it exits.
     pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);
@@ -330,7 +328,7 @@ impl Running {
         })
     }
 
-    /// Waits until the command exits, and reads all its output.
+    /// Waits until the command exits and reads all its output.
     pub(super) async fn end(mut self) -> Result<Outcome> {
         // This closes the command's input.
         drop(self.child.stdin.take());

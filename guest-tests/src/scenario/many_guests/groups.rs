@@ -40,8 +40,8 @@ pub(super) fn turns(count: usize) -> Vec<Vec<Group>> {
     fabric_mesh::rounds(count).into_iter().map(pairs).collect()
 }
 
-/// Returns an incast whose receiver depends on the turn, and pairs of the remaining guests. If their number is odd, one
-/// guest is idle.
+/// Returns an incast whose receiver depends on the turn, and pairs of the remaining guests. If an odd number remains,
+/// one guest is idle.
 pub(super) fn incast(live: &[usize], turn: usize) -> Vec<Group> {
     let mut order = live.to_vec();
     order.rotate_left(turn % live.len().max(1));

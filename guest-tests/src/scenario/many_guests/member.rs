@@ -47,7 +47,7 @@ impl Member {
         Ok(Self { spec, vm, daemon, mr })
     }
 
-    /// Replaces the guest that was killed, or whose daemon was killed.
+    /// Replaces the guest that was killed or has lost its daemon.
     pub(super) async fn replace(&mut self, site: Site<'_>, killed: Victim) -> Result<()> {
         match killed {
             Victim::Guest => {
@@ -64,13 +64,13 @@ impl Member {
         Ok(())
     }
 
-    /// Returns the IP address of the HCA.
+    /// Returns the HCA's IP address.
     pub(super) fn ip(&self) -> Ipv4Addr {
         let [high, low] = self.spec.id.to_be_bytes();
         Ipv4Addr::new(10, 77, high, low)
     }
 
-    /// Returns the ID of the process that a disturbance of this kind kills.
+    /// Returns the ID of the process that a disturbance of kind `victim` kills.
     pub(super) fn process(&mut self, victim: Victim) -> Result<u32> {
         match victim {
             Victim::Guest => self.vm.process_id(),
@@ -82,7 +82,7 @@ impl Member {
         Usage::of(self.vm.process_id()?, self.daemon.process().id()?)
     }
 
-    /// Checks that the daemon has not restarted the device, and that the guest is connected to the device.
+    /// Checks that the daemon has not restarted the device, and that the guest is connected to it.
     pub(super) async fn is_well(&self) -> Result<()> {
         let rows = self.daemon.control(&["devices"]).await?;
         ensure!(rows[0]["restarts"] == 0 && rows[0]["connected"] == true, "{rows}");

@@ -26,7 +26,7 @@ const AREA: u64 = SLOTS as u64 * STRIDE;
 pub(super) const REGION: u64 = AREA * (SENDERS as u64 + 1);
 /// ACK timeout code (537 ms). With 7 retries, a lost peer is reported after four seconds.
 const ACK_TIMEOUT: u8 = 17;
-/// Time limit for an exchange in emulated guests on a busy host.
+/// Timeout for an exchange in emulated guests on a busy host.
 const TRAFFIC_MS: u32 = 120_000;
 const LIMIT: Duration = Duration::from_secs(150);
 /// Number of packets that the victim receives before it is killed.
@@ -40,15 +40,15 @@ struct Line {
     seed: u64,
 }
 
-/// Connects the members, sends [`COUNT`] messages on each flow, and disconnects. Returns the number of messages. The
-/// receivers check the content of each message.
+/// Connects the members, sends [`COUNT`] messages on each flow, and disconnects. The receivers check each message's
+/// content. Returns the number of messages.
 pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Result<u64> {
     let lines = connect(members, flows).await?;
     let work = work(members, &lines, COUNT)?;
     let calls = members.iter_mut().zip(work).map(|(member, flows)| async move {
         member.vm.call_within(LIMIT, Traffic { flows, timeout_ms: TRAFFIC_MS }).await
     });
-    // Wait for all members, because a cancelled call would leave an agent in an unknown state.
+    // Wait for all members: a cancelled call would leave an agent in an unknown state.
     let reports = join_all(calls).await;
     let mut verified = 0;
     for report in reports {
@@ -64,8 +64,8 @@ pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Re
     Ok(verified)
 }
 
-/// Kills the first member or its daemon while the two members are sending to each other. The other member must report
-/// that its peer is lost.
+/// Kills the first member or its daemon while the two are sending to each other. The other must report that it has lost
+/// its peer.
 pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
     let lines = connect(pair, &[(0, 1), (1, 0)]).await?;
     let mut work = work(pair, &lines, u32::MAX)?.into_iter();
@@ -92,7 +92,7 @@ pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
         if !struck.get() {
             return result;
         }
-        // The guest will be replaced, so the result does not matter.
+        // The result does not matter, as the guest will be replaced.
         std::future::pending().await
     };
     let peer_ends =

@@ -37,8 +37,7 @@ impl Usage {
         Self(processes)
     }
 
-    /// Returns a table row with four cells: the memory of QEMU and of the daemon, and the CPU time of QEMU and of the
-    /// daemon.
+    /// Returns a table row with four cells: QEMU's and the daemon's memory, then QEMU's and the daemon's CPU time.
     pub(super) fn row(&self) -> String {
         let [qemu, daemon] = self.0;
         format!(

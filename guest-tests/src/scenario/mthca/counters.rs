@@ -1,4 +1,4 @@
-//! Compares the port counters that guests read with those that `hcactl` reads on the host.
+//! Compares the guests' port counters with those that `hcactl` reads on the host.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to read stable counters. They still change at first, while the kernels leave multicast
+/// Maximum number of attempts to read stable counters. They keep changing at first, while the kernels leave multicast
 /// groups.
 const ATTEMPTS: usize = 20;
 
@@ -30,8 +30,8 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // The 32-bit counters saturate. Only the first four exist, because there are no 32-bit counters for unicast and
-        // multicast packets.
+        // The 32-bit counters saturate. Only the first four exist: unicast and multicast packets have no 32-bit
+        // counters.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())
@@ -91,7 +91,7 @@ fn hcactl(counters: &Value) -> Result<Named> {
     ])
 }
 
-/// Returns the value of a counter in the output of `perfquery`, where each line contains a name, a colon, dots and a
+/// Returns a counter's value from the output of `perfquery`, where each line contains a name, a colon, dots and a
 /// value.
 fn perfquery(text: &str, name: &str) -> Result<u64> {
     let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -232,8 +232,8 @@ async fn server_killed(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Kills the client of a WRITE test. The server has no outstanding requests, but must exit with an error because its
-/// TCP connection to the client is closed.
+/// Kills the client of a WRITE test. The server has no outstanding requests, but must exit with an error when its TCP
+/// connection to the client closes.
 async fn client_killed(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     tools::stop(&mut pair.a.vm, client).await?;

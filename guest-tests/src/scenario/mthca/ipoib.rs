@@ -10,10 +10,10 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready, await_text};
 
-/// Time limit for the interface to join the broadcast group after being brought up.
+/// How long the interface may take to join the broadcast group after being brought up.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 const LIMIT: Duration = Duration::from_secs(60);
-/// Ports on which iperf3 and perftest listen.
+/// Ports that iperf3 and perftest listen on.
 const IPERF_PORT: u16 = 5201;
 const PERFTEST_PORT: u16 = 18515;
 
@@ -37,8 +37,8 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         Ready::Line("receiving data transfers"),
     ),
     ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
-    // `-T a` is not used, because the client would exit with status 16 (POLLHUP) if the server closed the connection
-    // before the client polled for the last bytes.
+    // `-T a` is not used: the client would exit with status 16 (POLLHUP) if the server closed the connection before it
+    // polled for the last bytes.
     ("rstream -b {b} -S 1000 -C 100 -T n", "rstream -s {b} -S 1000 -C 100 -T n", Ready::Cm),
     ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];
@@ -189,8 +189,8 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
-    // The client exits as soon as its kernel has accepted all bytes, so some may still be in flight. Other cases check
-    // the content.
+    // The client exits as soon as its kernel has accepted all bytes, when some may still be in flight. Other cases
+    // check the content.
     let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     ensure!(received.is_some_and(|bytes| bytes >= 10_000_000), "{received:?} of 20 MiB received");
     Ok(())
@@ -245,7 +245,7 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Maximum number of pings until the server replies. The server does not report when it is ready, so the client
+    /// Maximum number of pings until the server replies. Since the server does not report when it is ready, the client
     /// pings once per second until then.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();

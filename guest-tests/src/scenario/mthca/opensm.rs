@@ -1,5 +1,5 @@
-//! Runs Debian's OpenSM in a guest. OpenSM must yield to the fabric's subnet manager. If it is configured not to yield,
-//! it must not disrupt the fabric.
+//! Runs Debian's OpenSM in a guest. It must yield to the fabric's subnet manager or, if configured not to, must not
+//! disrupt the fabric.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Ready, await_text, spawn, stop};
 
-/// Time limit for OpenSM's first sweep. OpenSM retries most queries several times before it gives up.
+/// Timeout for OpenSM's first sweep. OpenSM retries most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// OpenSM's log file, which is searched for the end of a sweep.

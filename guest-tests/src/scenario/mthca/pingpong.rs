@@ -1,4 +1,4 @@
-//! Runs rdma-core's ping-pong programs between two guests. The programs check every message.
+//! Runs rdma-core's ping-pong programs between two guests. They check every message.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ const MORE_CASES: &[&str] = &[
     "ibv_srq_pingpong -s 65536 -m 2048 -q 8 -n 200",
 ];
 
-/// TCP port on which the servers listen.
+/// TCP port that the servers listen on.
 pub(in super::super) const PORT: u16 = 18515;
 pub(in super::super) const LIMIT: Duration = Duration::from_secs(60);
 

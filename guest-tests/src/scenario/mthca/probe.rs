@@ -77,12 +77,12 @@ const PARAMETERS: &[&str] = &[
     "num_qp=16384 num_mcg=1024 num_mtt=524288",
 ];
 
-/// Time limit for the port to become active again after the device has failed.
+/// How long the port may take to become active again after the device has failed.
 const RECOVERY: Duration = Duration::from_secs(40);
 /// Counter of device resets requested by the driver.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Cycles that unload and reload the driver. Each takes at least a second, because the driver waits for the device to
+/// Cycles that unload and reload the driver. Each takes at least a second, in which the driver waits for the device to
 /// reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
@@ -236,13 +236,13 @@ async fn cycles(node: &mut StockNode, repeated: Cycles<'_>) -> Result<()> {
 }
 
 /// Makes the device fail and checks that the driver recovers without any other error (section 2.6). The driver polls
-/// for failures every five seconds. When it detects a failure, it logs a message, and then resets and reinitialises the
-/// device.
+/// for failures every five seconds. When it detects a failure, it logs a message and reinitialises the device after a
+/// reset.
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
     node.daemon.control(&["fail", "--yes"]).await?;
-    // Wait for the reset first, because sysfs shows the old port state until the driver resets the device.
+    // Wait for the reset first. Until then, sysfs shows the old port state.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {
         ensure!(Instant::now() < deadline, "the driver did not reset the device within {RECOVERY:?}");
@@ -258,8 +258,8 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
 }
 
 /// Removes a known warning from kernel messages. The driver unregisters the device while running on a WQ_MEM_RECLAIM
-/// workqueue. This flushes an `ib_core` workqueue that lacks the flag, and the kernel warns only if the flushed
-/// workqueue is busy.
+/// workqueue. This flushes an `ib_core` workqueue that lacks the flag. The kernel warns only if the flushed workqueue
+/// is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";

@@ -1,4 +1,4 @@
-//! Runs a driver with planted bugs and checks that each bug causes exactly the expected violation reports.
+//! Runs a driver with planted bugs and checks that each causes exactly the expected violation reports.
 //!
 //! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver, and performs
 //! the same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the
@@ -19,7 +19,7 @@ use crate::report::Report;
 use crate::testbed::kind::Device;
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// Time limit for one bug in an emulated guest, including the roughly forty commands that precede the bug.
+/// Timeout for one bug in an emulated guest, including the roughly forty commands that precede it.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A planted bug, identified by its name in the program.
@@ -130,7 +130,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Checks that the driver without planted bugs causes no report.
+/// Checks that no violation is reported for the driver without planted bugs.
 async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<()> {
     let before = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;

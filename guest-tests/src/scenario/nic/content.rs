@@ -13,9 +13,9 @@ use crate::tools::{Ready, stop, wait};
 const FILE: &str = "/dev/shm/file";
 const LEN_MIB: u64 = 256;
 const PORT: u16 = 5555;
-/// Time limit for the transfer, which includes computing checksums on emulated CPUs.
+/// Timeout for the transfer, which includes computing checksums on emulated CPUs.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Time limit for the transfer over the lossy link, where TCP must recover from losses.
+/// Timeout for the transfer over the lossy link, where TCP must recover from losses.
 const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
@@ -24,7 +24,7 @@ pub(in crate::scenario) async fn make(a: &mut Station, seed: u64) -> Result<Stri
     make_of(a, seed, LEN_MIB).await
 }
 
-/// Creates a file of a given length in guest `a`, and returns its checksum.
+/// Creates a file of `mib` MiB in guest `a` and returns its checksum.
 pub(in crate::scenario) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<String> {
     a.sh(&format!("truncate -s {mib}M {FILE}")).await?;
     let fill = FillFile { path: FILE.into(), off: 0, len: mib << 20, seed, position: 0 };
@@ -33,7 +33,7 @@ pub(in crate::scenario) async fn make_of(a: &mut Station, seed: u64, mib: u64) -
     a.vm.run_within(LIMIT, &["sh", "-c", &line]).await
 }
 
-/// Returns the time limit for [`send`].
+/// Returns the timeout for [`send`].
 pub(in crate::scenario) const fn limit(wire: Wire) -> Duration {
     match wire {
         Wire::Good => LIMIT,

@@ -28,10 +28,10 @@ const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
 /// Number of entries in each queue. All receive queues together need fewer buffers than `testpmd` has.
 const ENTRIES: u32 = 512;
-/// Time limit for `testpmd` to start, which includes probing every PCI device and setting up both ports.
+/// Timeout for starting `testpmd`, which probes every PCI device and sets up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for `testpmd` to forward the last frames.
+/// How long `testpmd` may take to forward the last frames.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum number of frames, such as ARP requests, that a NIC may receive before `testpmd` starts to count.
 const MAX_EARLY: u64 = 100;
@@ -52,7 +52,7 @@ const STREAMS: &[(&str, Streams)] = &[
     ("8 UDP streams", stream(Protocol::Udp, 8, false, false)),
 ];
 
-/// Known violations of the interface by `net_ice`.
+/// Known interface violations by `net_ice`.
 const EXPLAINED: &[Explained] = &[Explained {
     rule: "doorbell_no_queue",
     why: "net_ice clears the tail of a transmit queue before it adds the queue",
@@ -67,9 +67,9 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
 pub(in super::super) enum Driver {
     /// `net_ice` on an E810.
     Ice,
-    /// `net_mlx5` on a ConnectX. It creates its queues through DevX.
+    /// `net_mlx5` on a ConnectX, creating queues through DevX.
     Mlx5,
-    /// `net_mlx5` on a ConnectX without DevX. It creates its queues through verbs.
+    /// `net_mlx5` on a ConnectX without DevX, creating queues through verbs.
     Mlx5WithoutDevx,
 }
 
@@ -188,8 +188,8 @@ impl Bench {
     }
 
     /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver, whereas `net_mlx5` uses
-    /// the verbs of Linux's driver. In the latter case, the driver's network devices must be up but must send nothing,
-    /// because otherwise the counters would not match.
+    /// the verbs of Linux's driver. In the latter case, the driver's network devices must be up but must not send, or
+    /// the counters would not match.
     async fn start_forwarder(&mut self) -> Result<()> {
         let queues = self.queues();
         let vm = &mut self.forwarder;
@@ -224,7 +224,7 @@ impl Bench {
 
     /// Checks that `testpmd` and its NICs count the same frames.
     async fn counters(&mut self) -> Result<()> {
-        // Take the links down, so that the guests send no more frames.
+        // Take the links down to keep the guests from sending more frames.
         for station in [&mut self.a, &mut self.b] {
             station.sh(&format!("ip link set {} down", station.device)).await?;
         }
@@ -232,7 +232,7 @@ impl Bench {
         loop {
             let ports = [self.statistics(0).await?, self.statistics(1).await?];
             let nics = [self.nic_frames(0).await?, self.nic_frames(1).await?];
-            // testpmd drops a frame if its transmit queue is full, so it may send fewer frames than it has received.
+            // testpmd drops frames while its transmit queue is full, and may therefore send fewer than it has received.
             let are_forwarded = ports[1].sent <= ports[0].received && ports[0].sent <= ports[1].received;
             let are_counted = ports.iter().zip(nics).all(|(port, (received, sent))| {
                 let counted = port.received + port.missed;
@@ -248,7 +248,7 @@ impl Bench {
         }
     }
 
-    /// Returns how many frames one of the forwarder's NICs has received, and how many it has sent.
+    /// Returns the numbers of frames that one of the forwarder's NICs has received and sent.
     async fn nic_frames(&self, port: usize) -> Result<(u64, u64)> {
         let daemon = &self.daemons[port];
         let received = daemon.counter("/port/nic_receive/packets").await?;

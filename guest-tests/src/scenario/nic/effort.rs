@@ -1,5 +1,5 @@
-//! CPU time and wake-ups of guests and daemons. Unlike rates, these depend little on the host's load, and they show
-//! where time is spent.
+//! CPU time and wake-ups of guests and daemons. Unlike rates, they depend little on the host's load and show where time
+//! is spent.
 
 use std::fs;
 use std::ops::{Add, Sub};
@@ -10,8 +10,7 @@ use anyhow::{Context, Result};
 /// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Scheduling statistics of a set of threads. Each value is a sum over all threads, counted since the start of each
-/// thread.
+/// Scheduling statistics of a set of threads. Each value is a sum over all threads, counted from each thread's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::scenario) struct Effort {
     /// Time that the threads spent on a CPU.
@@ -23,7 +22,7 @@ pub(in crate::scenario) struct Effort {
 }
 
 impl Effort {
-    /// Reads the resource usage of a QEMU process, separately for its virtual CPUs and for all other threads.
+    /// Reads a QEMU process's resource usage, separately for its virtual CPUs and for all other threads.
     pub(super) fn of_guest(process: u32) -> Result<[Self; 2]> {
         let mut sums = [Self::default(); 2];
         for (name, effort) in threads(process)? {
@@ -34,7 +33,7 @@ impl Effort {
         Ok(sums)
     }
 
-    /// Reads the resource usage of a process.
+    /// Reads a process's resource usage.
     pub(in crate::scenario) fn of_process(process: u32) -> Result<Self> {
         Ok(threads(process)?.into_iter().fold(Self::default(), |sum, (_, effort)| sum + effort))
     }
@@ -60,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// Computes the increase since `before`. The result saturates at zero, because a sum decreases when a thread exits.
+/// Computes the increase since `before`. The result saturates at zero: a sum decreases when a thread exits.
 impl Sub for Effort {
     type Output = Self;
 

@@ -9,7 +9,7 @@ use super::ping;
 use super::station::{Station, carrier};
 use super::streams::{Amount, Protocol, Streams};
 
-/// Offloads to disable, each with the name of its case. When an offload is disabled, the kernel does the work instead.
+/// Offloads to disable, each with the name of its case. The kernel then does the work instead.
 pub(super) const OFFLOADS: &[(&str, &str)] = &[
     ("rx", "no receive checksums"),
     ("tx", "no transmit checksums"),
@@ -23,7 +23,7 @@ pub(super) const OFFLOADS: &[(&str, &str)] = &[
     ("rx-vlan-filter", "no VLAN filter"),
 ];
 
-/// Self-tests in `ethtool -t` that must pass.
+/// Selftests in `ethtool -t` that must pass.
 const SELF_TESTS: &[&str] = &["Link Test", "Speed Test", "Health Test", "Loopback Test"];
 
 /// Number of flows, and number of datagrams per flow.
@@ -43,7 +43,7 @@ enum Reach {
     None,
 }
 
-/// Runs all of the driver's self-tests.
+/// Runs all driver selftests.
 pub(super) async fn self_test(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     let text = station.sh(&format!("ethtool -t {device}")).await?;
@@ -68,7 +68,7 @@ pub(super) async fn without(a: &mut Station, b: &mut Station, feature: &str) -> 
     result
 }
 
-/// Checks rules that steer traffic for a UDP port to a queue, and a rule that drops traffic for a port.
+/// Checks rules that steer a UDP port's traffic to a queue, and one that drops a port's traffic.
 pub(super) async fn rules(a: &mut Station, b: &mut Station) -> Result<()> {
     for queue in [1, 0] {
         let rule = add_rule(b, &format!("flow-type udp4 dst-port {STEERED} action {queue}")).await?;
@@ -174,7 +174,7 @@ pub(super) async fn moderation(a: &mut Station, b: &mut Station) -> Result<()> {
     Ok(())
 }
 
-/// Runs `ethtool` with these arguments. `{}` stands for the device.
+/// Runs `ethtool` with `arguments`, in which `{}` stands for the device.
 async fn set(station: &mut Station, arguments: &str) -> Result<String> {
     let line = format!("ethtool {}", arguments.replace("{}", &station.device));
     station.sh(&line).await

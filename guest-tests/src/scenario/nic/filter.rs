@@ -12,9 +12,9 @@ use crate::line_program::LineProgram;
 /// The program that runs in both guests.
 pub(in crate::scenario) const FRAMES: &str = include_str!("../../../guest/frames.py");
 pub(in crate::scenario) const LIMIT: Duration = Duration::from_secs(60);
-/// Time limit for the driver to program the filters, which it does asynchronously.
+/// How long the driver may take to program the filters, which it does asynchronously.
 const SETTLED: Duration = Duration::from_secs(60);
-/// Time limit in seconds for the last frame to arrive.
+/// How long the last frame may take to arrive, in seconds.
 const ARRIVAL_SECONDS: u32 = 10;
 
 /// Destination addresses: a group that guest `b` joins, a group that it does not join, and broadcast.

@@ -1,5 +1,5 @@
-//! The kernel's own self-tests for network drivers (`tools/testing/selftests/drivers/net`), from the source of the
-//! guest's kernel. The remote end is a second NIC in the same guest, in a network namespace.
+//! The kernel's own network driver selftests (`tools/testing/selftests/drivers/net`), from the guest kernel's source.
+//! The remote end is a second NIC in the same guest, in a network namespace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::scenario::rxe_interop::mac;
 use crate::testbed::kind::Device;
 use crate::vm::Vm;
 
-/// Time limit for each program.
+/// Timeout for each program.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// Network namespace for the remote end.
 const REMOTE: &str = "remote";
@@ -35,7 +35,7 @@ const CPUS: u32 = 10;
 /// Minimum number of tests that must pass on a ConnectX. The other NICs are controls.
 const LEAST_PASSED: usize = 65;
 
-/// Makes the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
+/// Makes the programs parse YAML with libyaml. The pure Python parser takes half a minute in an emulated guest.
 const FAST_YAML: &str = "import yaml\nyaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)\n";
 
 /// Programs to skip, with the reason.
@@ -82,8 +82,8 @@ const NOT_STARTED: &[&str] = &[
 /// Names of all NICs.
 const ALL: &[&str] = &["connectx", "e810", "virtio"];
 
-/// Tests that fail for reasons unrelated to the device. It is also an error if a listed test passes, so the list stays
-/// current.
+/// Tests that fail for reasons unrelated to the device. To keep the list current, it is also an error if a listed test
+/// passes.
 const KNOWN: &[Known] = &[
     Known {
         tests: &["drivers/net/hds.py hds.set_hds_disable"],
@@ -284,8 +284,8 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Tests with time limits that emulated guests may exceed: a prefix of the test names, and the text that these tests
-/// print when they exceed their limit. The tests must not fail for any other reason.
+/// Tests with time limits that emulated guests may exceed: a prefix of the test names, and the text that they print
+/// when they exceed their limit. They must not fail for any other reason.
 const TIMED: &[(&str, &str)] = &[
     // The kernel must merge bursts of 64 KiB before `gro_flush_timeout` expires.
     ("drivers/net/gro.py gro.test.sw_ipv4_large_", "incorrect number of packets"),
@@ -436,7 +436,7 @@ impl Bench {
         Ok(all)
     }
 
-    /// Runs a program and compares the results of its tests with the expected ones.
+    /// Runs a program and compares its test results with the expected ones.
     async fn passes(&mut self, program: &str, log: &mut File) -> Result<()> {
         let (local, remote) = (Address::on(0, 1), Address::on(0, 2));
         let line = format!(
@@ -479,7 +479,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns why a test fails with these NICs and this kernel, if the reason is known.
+    /// Returns the known reason, if any, why a test fails with the guest's NICs and kernel.
     fn known_failure(&self, test: &str) -> Option<&'static str> {
         let is_it = |known: &&Known| {
             known.tests.iter().any(|beginning| test.starts_with(beginning)) && self.matches(known)
@@ -487,7 +487,7 @@ impl Bench {
         KNOWN.iter().find(is_it).map(|known| known.reason)
     }
 
-    /// Returns whether `known` applies to these NICs and this kernel.
+    /// Returns whether `known` applies to the guest's NICs and kernel.
     fn matches(&self, known: &Known) -> bool {
         known.nics.contains(&self.nics.name()) && self.kernel.starts_with(known.kernel)
     }

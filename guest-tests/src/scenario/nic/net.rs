@@ -37,7 +37,7 @@ pub(in super::super) enum Extent {
 }
 
 impl Extent {
-    /// Returns the scenario's name for this device.
+    /// Returns the scenario's name for the device `hca`.
     fn scenario(self, hca: Device) -> String {
         let part = match self {
             Self::Core => "net",
@@ -49,7 +49,7 @@ impl Extent {
     }
 }
 
-/// Impairments for the lossy link. They are applied at station `a`, so they affect its traffic with all peers.
+/// Impairments for the lossy link. Applied at station `a`, they affect its traffic with all peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
@@ -129,7 +129,7 @@ impl Bench {
             Extent::Core | Extent::Full | Extent::Lossy => {
                 let interface = hca.interface().context("the device has no interface")?;
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..strict_e810(lab, spec) });
-                // Guest `c`'s NIC is connected only to guest `a`'s device, which forwards the NIC's frames.
+                // Guest `c`'s NIC is connected only to guest `a`'s device, which forwards its frames.
                 a.peers.push(Peer { addr: peer, leaf: true, id: None });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),

@@ -11,11 +11,11 @@ use super::station::{Address, Station};
 /// Payload lengths: zero, one byte, lengths around the longest that fits a 1500-byte frame (for IPv6 and for IPv4), and
 /// lengths that need many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// A few of these lengths, for pairs of stations that have already been tested with all lengths.
+/// A few of these lengths, for pairs of stations that have already been tested with all of them.
 const SOME: &[u32] = &[56, 1473, 20_000];
-/// Time limit for all lengths with one IP version.
+/// Timeout for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time limit for a busy guest to count all packets that arrived.
+/// How long a busy guest may take to count all packets that arrived.
 const LATE: Duration = Duration::from_secs(60);
 /// Number of requests per length.
 const COUNT: u32 = 5;
@@ -24,7 +24,7 @@ const LOSSY_COUNT: u32 = 20;
 
 /// Shell functions that send echo requests and print the number of replies. Usage: SIZE COUNT [OPTION...] ADDRESS.
 /// After the first reply, `ping` waits only two round-trip times for the remaining ones, which is too short for a busy
-/// guest. `echo_all` must count every reply, so it polls the kernel's counters for up to a minute.
+/// guest. To count every reply, `echo_all` polls the kernel's counters for up to a minute.
 const FUNCTIONS: &str = r#"
 counted() { nstat -asz IcmpInEchoReps Icmp6InEchoReplies | awk '!/^#/ { n += $2 } END { print n + 0 }'; }
 send() { size=$1 count=$2; shift 2; ping -n -q -c $count -i 0.02 -W 5 -s $size "$@" 2>&1; }
@@ -94,8 +94,8 @@ fn replies(text: &str, size: u32) -> Result<u32> {
     count.with_context(|| format!("no number of replies to {size} bytes: {text}"))
 }
 
-/// Waits until an address answers. The first requests may be lost, because a driver programs its NIC's filters
-/// asynchronously.
+/// Waits until an address answers. A driver programs its NIC's filters asynchronously, so the first requests may be
+/// lost.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
     from.sh(&line).await.map(drop).context("the peer never replied")
@@ -113,7 +113,7 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
         let text = from.sh(&ping("224.0.0.1")).await?;
         let silent = members.iter().find(|member| !text.contains(&format!("from {}:", member.ipv4)));
         // Pings to a link-local group are answered from link-local addresses. The sender is a member of the group too,
-        // so there is one more reply than `members`.
+        // which adds one reply to those of `members`.
         let local = from.sh(&ping("ff02::1")).await?;
         let answering: BTreeSet<&str> = local
             .lines()

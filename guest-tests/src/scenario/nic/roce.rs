@@ -17,7 +17,7 @@ use crate::vm::{Image, Vm};
 
 /// Name that the kernel gives to the first `irdma` device.
 pub(in crate::scenario) const DEVICE: &str = "irdma0";
-/// Time limit for the port to become active after the driver is started.
+/// How long the port may take to become active after the driver starts.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// MTU that is large enough for a path MTU of 4096.
@@ -38,8 +38,8 @@ pub(in crate::scenario) async fn pair(lab: &Lab, run: &RunDir, image: &Image) ->
     pair_of(kind::Device::E810, lab, run, image, &[]).await
 }
 
-/// Starts two connected stations, each with a card, without loading the RDMA drivers. Violations of the rules in
-/// `explained` are permitted.
+/// Starts two connected stations, each with a card, without loading the RDMA drivers. The violations in `explained` are
+/// permitted.
 pub(in super::super) async fn pair_of(
     hca: kind::Device,
     lab: &Lab,
@@ -100,8 +100,8 @@ pub(in super::super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a guest with a card that has the address `ip` and supports the largest path MTU. Returns the guest, the name
-/// of its RDMA device, and the daemon.
+/// Starts a guest with a card that has the address `ip` and supports the largest path MTU. Returns the guest, its RDMA
+/// device's name, and the daemon.
 pub(in super::super) async fn guest(
     hca: kind::Device,
     lab: &Lab,
@@ -130,16 +130,16 @@ pub(in super::super) async fn irdma_guest(
     guest(kind::Device::E810, lab, run, spec, ip).await
 }
 
-/// Returns the lowest index of a GID of this kind on the station's RDMA device.
+/// Returns the lowest index of a GID of kind `kind` on the station's RDMA device.
 pub(in crate::scenario) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
     let device = station.rdma_device()?;
     gid_index_of(&mut station.vm, device, kind).await
 }
 
-/// Returns the lowest index of a RoCEv2 GID of this kind on the given device.
+/// Returns the lowest index of a RoCEv2 GID of kind `kind` on the given device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program, because an emulated guest can start only about a hundred programs per second. Reading the
-    // type of an empty entry fails, so errors are ignored.
+    // Use a single program: an emulated guest can start only about a hundred per second. Ignore errors, as reading the
+    // type of an empty entry fails.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

@@ -1,6 +1,5 @@
 //! An hour of traffic between two ConnectX cards: TCP in both directions, UDP, and files with verified content. Any
-//! kernel warning fails the run. In particular, the transmit watchdog warns about a queue whose completions have
-//! stopped.
+//! kernel warning fails the run, such as the transmit watchdog's about a queue whose completions have stopped.
 
 use std::time::{Duration, Instant};
 

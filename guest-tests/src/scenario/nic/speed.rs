@@ -57,7 +57,7 @@ impl Extent {
 
 /// Duration of a measurement in seconds.
 const SECONDS: u32 = 2;
-/// Time limit for a measurement, including setup and teardown.
+/// Timeout for a measurement, including setup and teardown.
 const LIMIT: Duration = Duration::from_secs(60);
 const IPERF_PORT: u16 = 5201;
 const QPERF_PORT: u16 = 19765;
@@ -93,7 +93,7 @@ impl Card {
         }
     }
 
-    /// Returns the number of the NIC's network.
+    /// Returns the NIC's network number.
     const fn network(self) -> u16 {
         match self {
             Self::Hca(Device::E810) => 0,
@@ -148,7 +148,7 @@ impl Measure {
         matches!(self, Self::TcpRoundTrips | Self::FloodPing)
     }
 
-    /// Returns the number of round trips on which a result is based.
+    /// Returns the number of round trips that a result is based on.
     fn round_trips(self, value: f64) -> f64 {
         match self {
             Self::Tcp { .. } => 0.0,
@@ -199,7 +199,7 @@ const fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The guests and the daemons of their HCAs.
+/// The guests and their HCAs' daemons.
 struct Bench {
     a: Vm,
     b: Vm,
@@ -398,8 +398,8 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
     Ok(server)
 }
 
-/// Returns a table with one line per measurement. For each NIC, the line shows the median and the spread of the rounds,
-/// and the ratio of the first NIC's median to that NIC's median.
+/// Returns a table with one line per measurement. For each NIC, the line shows the rounds' median and spread, and the
+/// ratio of the first NIC's median to its own.
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {

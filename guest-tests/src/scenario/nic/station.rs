@@ -21,13 +21,13 @@ use crate::testbed::kind;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// Number of CPUs. With two CPUs, the driver uses two of the E810's queue pairs.
+/// Number of CPUs. With two, the driver uses two of the E810's queue pairs.
 pub(in crate::scenario) const CPUS: u32 = 2;
 /// Guest memory, large enough for a 256 MiB file.
 const MEMORY_MIB: u32 = 1024;
-/// Time limit for loading a driver while several emulated guests boot.
+/// Timeout for loading a driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit from `ip link set up` until the interface has a carrier.
+/// How long the interface may take to gain a carrier after `ip link set up`.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
 /// Modules for virtual devices on top of a NIC.
 const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
@@ -36,9 +36,9 @@ const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 #[derive(Debug)]
 pub(in crate::scenario) struct Station {
     pub(in crate::scenario) vm: Vm,
-    /// The daemon that serves the NIC, or `None` if QEMU emulates the NIC.
+    /// The NIC's daemon, or `None` if QEMU emulates the NIC.
     pub(in crate::scenario) daemon: Option<Daemon>,
-    /// Number of the station on the fabric, from which its addresses are derived.
+    /// The station's number on the fabric, which its addresses are derived from.
     pub(in crate::scenario) id: u16,
     pub(in crate::scenario) device: String,
     hca: Option<kind::Device>,
@@ -64,8 +64,7 @@ impl Address {
     }
 }
 
-/// Returns settings for a station's E810 in strict mode. Frames are not captured, because these tests transfer
-/// gigabytes.
+/// Returns settings for a station's E810 in strict mode. Frames are not captured: these tests transfer gigabytes.
 pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
@@ -137,8 +136,8 @@ impl Station {
         self.start_hca().await
     }
 
-    /// Kills the guest with SIGKILL and waits until its daemon has detected the disconnect. Until the daemon detects
-    /// it, the guest's queue pairs still respond to their peers.
+    /// Kills the guest with SIGKILL and waits until its daemon has detected the disconnect. Until then, the guest's
+    /// queue pairs still respond to their peers.
     pub(in crate::scenario) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {
@@ -225,7 +224,7 @@ impl Station {
         self.vm.run(&["sh", "-c", line]).await
     }
 
-    /// Runs a shell command with a given time limit.
+    /// Runs a shell command that must succeed within `limit`.
     pub(in crate::scenario) async fn within(&mut self, limit: Duration, line: &str) -> Result<String> {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
@@ -243,7 +242,7 @@ impl Station {
         self.no_warnings_but(&[]).await
     }
 
-    /// Like [`Self::no_warnings`], but also permits lines that contain one of these substrings.
+    /// Like [`Self::no_warnings`], but also permits lines that contain any of the substrings in `also`.
     pub(in crate::scenario) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let new = self.new_messages().await?;
         messages::check_except(&new, also).with_context(|| format!("guest {}", self.vm.name()))
@@ -305,7 +304,7 @@ pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<(
     vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
 }
 
-/// Returns the network device of the NIC with this number. Ignores stacked devices, which have the same MAC address.
+/// Returns the network device of NIC `id`. Ignores stacked devices, which have the same MAC address.
 pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> {
     let wanted = mac_text(id);
     let links = vm.run(&["ip", "-j", "-d", "link", "show"]).await?;
@@ -322,11 +321,11 @@ pub(in crate::scenario) fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Configures a device's addresses and waits until the device can be used.
+/// Configures a device's addresses and waits until it can be used.
 ///
 /// Duplicate address detection for the link-local address takes up to two seconds. Until it has finished, the kernel
-/// does not resolve neighbours for a queue pair, and a connection fails after a second (`ib_core`, `addr.c`). MAC
-/// addresses are unique here, so the detection is disabled.
+/// does not resolve neighbours for a queue pair, and a connection fails after a second (`ib_core`, `addr.c`). Since MAC
+/// addresses are unique here, the detection is disabled.
 pub(in crate::scenario) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
     let Address { ipv4, ipv6 } = address;
     let commands = format!(

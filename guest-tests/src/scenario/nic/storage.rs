@@ -1,6 +1,6 @@
-//! Storage over RDMA between two guests that run Debian's kernel and tools. Each guest has an E810 or a ConnectX. The
-//! tests cover NVMe over RDMA, iSER, SRP, NFS over RDMA, and RDS and SMC sockets. Data is written, read back with
-//! caches bypassed, and checked on the other node. This is repeated over a lossy link and after a server outage.
+//! Storage over RDMA between two guests that run Debian's kernel and tools, each with an E810 or a ConnectX. The tests
+//! cover NVMe over RDMA, iSER, SRP, NFS over RDMA, and RDS and SMC sockets. Data is written, read back with caches
+//! bypassed, and checked on the other node. This is repeated over a lossy link and after a server outage.
 
 mod fio;
 mod kernel;
@@ -38,7 +38,7 @@ pub(in super::super) enum Extent {
 }
 
 impl Extent {
-    /// Returns the scenario's name for this HCA.
+    /// Returns the scenario's name for the HCA `hca`.
     fn name(self, hca: Device) -> String {
         let family = match hca {
             Device::Connectx => "connectx-roce",

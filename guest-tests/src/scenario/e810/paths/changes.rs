@@ -12,10 +12,10 @@ use crate::scenario::nic::roce::{self, DEVICE};
 use crate::scenario::nic::station::{Station, bring_up, carrier};
 use crate::tools::{stop, wait};
 
-/// Time limit for the kernel to apply a change.
+/// How long the kernel may take to apply a change.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for a connection to fail when its peer does not respond. The connection's own timeouts add up to 4.3 s,
-/// but the host may be busy.
+/// How long a connection may take to fail when its peer does not respond. Its own timeouts add up to 4.3 s, but the
+/// host may be busy.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 const JUMBO: u32 = 9000;
@@ -169,8 +169,8 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Unloads both of guest `a`'s drivers. The running program's device must disappear, the program's peer must be
-/// notified, and new connections must work once the drivers are loaded again.
+/// Unloads both of guest `a`'s drivers. The running program must lose its device, its peer must be notified, and new
+/// connections must work once the drivers are loaded again.
 pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let [client, server] = traffic.programs();

@@ -1,4 +1,4 @@
-//! GIDs, each derived from an address of the network device or of one of its VLANs.
+//! GIDs derived from the addresses of a network device and its VLANs.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

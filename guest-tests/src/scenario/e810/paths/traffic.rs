@@ -11,7 +11,7 @@ use crate::scenario::nic::net::Wire;
 use crate::scenario::nic::station::Station;
 use crate::tools::{Ready, spawn, stop};
 
-/// Time limit for a connection to make progress.
+/// How long a connection may take to make progress.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of packets that count as progress.
 const PROGRESS: u64 = 500;
@@ -27,7 +27,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts traffic between two stations. The client connects to the given address of guest `b`.
+    /// Starts traffic between two stations. The client connects to guest `b` at `address`.
     pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
         let line = format!("rping -s -a {address} -S 4000 -V");
         let server = spawn(&mut b.vm, &line).await?;

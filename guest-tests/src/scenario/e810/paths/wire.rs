@@ -15,8 +15,7 @@ use crate::tools::{Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Type of service with DSCP 26 and without ECN.
 const CLASS: u8 = 0x68;
-/// The ECN codepoint ECT(0) (RFC 3168, section 5). The driver sets it for connections because the device supports
-/// DCQCN.
+/// The ECN codepoint ECT(0) (RFC 3168, section 5). The driver sets it for connections on devices that support DCQCN.
 const CAPABLE: u8 = 2;
 /// VLAN priority of packets with this type of service. Linux assigns them priority 2, which the VLAN interface maps to
 /// this value.
@@ -37,13 +36,12 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames to files in the run directory, so that checks of the run's captures also cover them.
+/// Captures a station's frames to files in the run directory, where the checks of the run's captures also cover them.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
 impl Wire<'_> {
-    /// Checks that all packets of a connection carry the connection's traffic class and, in a VLAN, the corresponding
-    /// priority.
+    /// Checks that all packets of a connection carry its traffic class and, in a VLAN, the corresponding priority.
     pub(super) async fn class_of_connection(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         for network in [0, VLAN] {
             let (of_a, of_b) = (a.address(network).ipv4, b.address(network).ipv4);
@@ -99,14 +97,14 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // Of eight ports chosen at random from 16,384, two are equal in about one run in six hundred. Fewer than
-            // seven distinct ports do not occur in practice.
+            // Of eight ports chosen at random from 16,384, two are equal in about one run in six hundred, and fewer
+            // than seven distinct ports do not occur in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "too few distinct ports: {different:?}");
         }
         Ok(())
     }
 
-    /// Runs a program and returns the frames that station `a` sent and received while the program ran.
+    /// Runs a program and returns the frames that station `a` sent and received while it ran.
     async fn captured(
         &self,
         (a, b): (&mut Station, &mut Station),

@@ -20,7 +20,7 @@ use crate::tools::Exchange;
 
 /// The soft-RoCE module, and the modules that RDMA programs need.
 const SOFT_MODULES: &[&str] = &["rdma_rxe", "ib_uverbs", "rdma_ucm"];
-/// Time limit for each program.
+/// Timeout for each program.
 const LIMIT: Duration = Duration::from_secs(60);
 /// ID of the VLAN that all guests use in addition to the untagged network.
 const VLAN: u16 = 100;
@@ -37,7 +37,7 @@ pub(super) enum Network {
 impl Network {
     pub(super) const ALL: [Self; 4] = [Self::V4, Self::V6, Self::VlanV4, Self::VlanV6];
 
-    /// Returns a multicast group address for this network's IP version.
+    /// Returns a multicast group address for the network's IP version.
     pub(super) const fn group(self) -> &'static str {
         match self {
             Self::V4 | Self::VlanV4 => "239.1.1.1",
@@ -131,7 +131,7 @@ impl Bench {
         self.stations.get_mut(side as usize).with_context(|| format!("there is no station {side:?}"))
     }
 
-    /// Loads a station's RDMA driver and connects the station to the VLAN.
+    /// Loads a station's RDMA driver and connects it to the VLAN.
     async fn open(&mut self, side: Side) -> Result<()> {
         let station = self.station(side)?;
         let device = station.device.clone();

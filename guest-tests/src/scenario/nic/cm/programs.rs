@@ -22,7 +22,7 @@ pub(super) enum OverIpv6 {
     Works,
     /// The program resolves only IPv4 addresses.
     Unknown,
-    /// The kernel returns this error to the server, regardless of the device.
+    /// The kernel returns the given error to the server, regardless of the device.
     Refused(&'static str),
 }
 

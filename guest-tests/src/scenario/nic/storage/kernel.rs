@@ -27,14 +27,14 @@ impl Config {
         matches!(value, Some("y" | "m"))
     }
 
-    /// Returns the first of these options that is not enabled.
+    /// Returns the first of `options` that is not enabled.
     pub(super) fn lacks<'a>(&self, options: &[&'a str]) -> Option<&'a str> {
         options.iter().copied().find(|option| !self.has(option))
     }
 }
 
-/// Runs a case, named after the missing option, for each protocol that Debian's kernels lack. The case fails if the
-/// kernel supports the protocol, because no scenario tests it.
+/// Runs a case, named after the missing option, for each protocol that Debian's kernels lack. Since no scenario tests
+/// these protocols, the case fails if the kernel supports its protocol.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);
