@@ -16,9 +16,9 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../guest/stock_verbs.py");
-/// Time limit for starting the Python interpreter and importing the verbs modules in an emulated guest.
+/// Timeout for starting the Python interpreter and importing the verbs modules in an emulated guest.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for requests that do not wait for an event.
+/// Timeout for requests that do not wait for an event.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The running verbs program, which has opened one device.
@@ -150,7 +150,7 @@ impl StockVerbs {
         Ok((verbs, port))
     }
 
-    /// Registers a file of `len` bytes, which is created if it does not exist.
+    /// Registers a file of `len` bytes, creating it if it does not exist.
     ///
     /// # Errors
     /// Fails if the kernel rejects the registration.
@@ -221,7 +221,7 @@ impl StockVerbs {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
 
-    /// Returns the path migration state of a queue pair as a value of `ibv_mig_state`.
+    /// Returns a queue pair's path migration state as a value of `ibv_mig_state`.
     ///
     /// # Errors
     /// Fails if the kernel rejects the query.
@@ -253,7 +253,7 @@ impl StockVerbs {
         self.ask(vm, "post_send", json!({ "qp": qp.id, "requests": requests })).await
     }
 
-    /// Waits for completions. Returns fewer than `count` if the time limit expires.
+    /// Waits for completions. Returns fewer than `count` on a timeout.
     ///
     /// # Errors
     /// Fails if the queue cannot be polled.
@@ -269,7 +269,7 @@ impl StockVerbs {
         self.ask_within(limit + TIMEOUT, vm, "poll", arguments).await
     }
 
-    /// Returns the asynchronous events of the device and the program's objects, as values of `ibv_event_type`. Waits at
+    /// Returns the asynchronous events of the device and the program's objects as values of `ibv_event_type`. Waits at
     /// most `limit` for the first event.
     ///
     /// # Errors

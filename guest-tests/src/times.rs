@@ -22,14 +22,14 @@ fn rounded(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// Appends a line to the file. Errors are only logged, because they do not affect the tests.
+/// Appends a line to the file. Errors do not affect the tests and are only logged.
 fn append(times: &Value) {
     let Some(path) = std::env::var_os(FILE).filter(|path| !path.is_empty()) else { return };
     let appended = OpenOptions::new()
         .create(true)
         .append(true)
         .open(&path)
-        // Write each line with a single call, because parallel scenarios share the file.
+        // Write each line with a single call: parallel scenarios share the file.
         .and_then(|mut file| file.write_all(format!("{times}\n").as_bytes()));
     if let Err(error) = appended {
         tracing::warn!("cannot write test durations to {}: {error}", path.display());

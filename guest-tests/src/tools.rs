@@ -7,11 +7,11 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::vm::Vm;
 
-/// Time limit for a server to become ready, in an emulated guest on a busy host.
+/// How long a server may take to become ready in an emulated guest on a busy host.
 const READY_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for a server to exit after its client has exited or after it has received a signal.
+/// How long a server may take to exit after its client has exited or after it has received a signal.
 const END_TIMEOUT: Duration = Duration::from_secs(240);
-/// Additional time for the reply to a step, beyond the step's own time limit.
+/// Additional time for the reply to a step, beyond the step's own timeout.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 /// A client program and a server program.
@@ -22,18 +22,18 @@ pub struct Exchange {
     /// Command line of the client.
     pub client: String,
     pub ready: Ready,
-    /// Time limit for the client program.
+    /// Timeout for the client program.
     pub limit: Duration,
 }
 
 /// How a server shows that it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// The server listens on this TCP port.
+    /// The server listens on the given TCP port.
     Tcp(u16),
     /// The server listens for connections through `rdma_cm`.
     Cm,
-    /// The server prints a line that contains this text.
+    /// The server prints a line that contains the given text.
     Line(&'static str),
 }
 
@@ -80,7 +80,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Runs both programs, regardless of their exit statuses. If the client fails, the server is killed.
+    /// Runs both programs, regardless of their exit status. If the client fails, the server is killed.
     ///
     /// # Errors
     /// Fails if the server does not become ready, or if the client takes too long.
@@ -109,7 +109,7 @@ impl Exchange {
 }
 
 impl Ready {
-    /// Waits until a server with this command line is ready.
+    /// Waits until the server started with `command` is ready.
     ///
     /// # Errors
     /// Fails if the server does not become ready in time.
@@ -123,8 +123,8 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                // Count only this program's sockets, because the previous server may still be exiting. Wait until two
-                // successive polls agree, because some programs open one listener per device.
+                // Count only this program's sockets: the previous server may still be exiting. Some programs open one
+                // listener per device, so wait until two successive polls agree.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(

@@ -1,5 +1,4 @@
-//! A guest, which consists of a QEMU process and a connection to the agent. An agent can also run in a separate process
-//! without a guest.
+//! A guest: a QEMU process and a connection to the agent. An agent can also run in a separate process without a guest.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,21 +22,20 @@ use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
-/// Time limit for QEMU to start and connect to the agent's socket.
+/// How long QEMU may take to start and connect to the agent's socket.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for QEMU to exit after it has closed one of its sockets.
+/// How long QEMU may take to exit after it has closed one of its sockets.
 const QEMU_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Default time limit for a program in the guest.
+/// Default timeout for a program in the guest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
-/// Additional time for the reply to a step, beyond the step's own time limit.
+/// Additional time for the reply to a step, beyond the step's own timeout.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Time limit for one ping while a guest restarts. Pings are repeated until the restart as a whole exceeds
-/// [`REBOOT_TIMEOUT`].
+/// Timeout for one ping while a guest restarts. Pings are repeated until the whole restart exceeds [`REBOOT_TIMEOUT`].
 const PING_TIME_LIMIT: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between pings while the old agent is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// Number of trailing lines of the console output and of QEMU's log to include in an error message.
+/// Number of trailing lines of console output and QEMU's log to include in an error message.
 const TAIL_LINES: usize = 12;
 /// Hidden command that runs this program as an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
@@ -51,14 +49,14 @@ pub fn panicked_boots() -> u32 {
     PANICKED_BOOTS.load(Ordering::Relaxed)
 }
 
-/// Files from which a guest boots.
+/// Files that a guest boots from.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// The initramfs archive for the kernel.
     pub initramfs: PathBuf,
     /// Modules in the initramfs, in loading order.
     pub modules: Vec<String>,
-    /// Disks of a guest with a root file system. Without disks, the guest contains only the agent and busybox.
+    /// Disks of a guest with a root file system. Without them, the guest contains only the agent and busybox.
     pub disks: Option<Disks>,
     /// Whether devices are behind an IOMMU, as user-space drivers require.
     pub iommu: bool,
@@ -92,8 +90,8 @@ pub struct GuestPorts {
 }
 
 impl GuestPorts {
-    /// Maximum number of exec ports, limited by the number of ports on one virtio-serial device. The agent uses one of
-    /// them, and one is reserved for a console.
+    /// Maximum number of exec ports, limited by the number of ports on one virtio-serial device. The agent uses one
+    /// port, and one is reserved for a console.
     pub const MOST_COMMANDS: usize = 29;
 }
 
@@ -102,8 +100,8 @@ impl Vm {
     /// if the image has one.
     ///
     /// # Errors
-    /// Returns an error if one of these steps fails. The error contains the last lines of the guest's console output
-    /// and of QEMU's log.
+    /// Fails if one of these steps fails. The error contains the last lines of the guest's console output and QEMU's
+    /// log.
     pub async fn boot(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -139,7 +137,7 @@ impl Vm {
             console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
             monitor: wanted.monitor.then(|| run.socket(&format!("{name}.monitor"))),
         };
-        // Listen before QEMU starts and connects, so that no retries are needed.
+        // Listen before QEMU starts and connects, to avoid retries.
         let agent_listener = listen(&endpoints.agent)?;
         let command_listeners: Vec<_> =
             endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
@@ -181,7 +179,7 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts an agent in a separate process. It can connect to device sockets, and then acts as both the VMM and the
+    /// Starts an agent in a separate process. It can connect to device sockets and then acts as both the VMM and the
     /// driver.
     ///
     /// # Errors
@@ -271,7 +269,7 @@ impl Vm {
         self.boot_time
     }
 
-    /// Returns the path of the console log, to which the kernel and the agent write.
+    /// Returns the path of the console log, which the kernel and the agent write to.
     pub fn console_log(&self) -> &Path {
         &self.console_log
     }
@@ -286,8 +284,8 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Hot-plugs the HCA behind `socket` into the free slot with this number. The cards have the lowest slot numbers,
-    /// and the free slots follow.
+    /// Hot-plugs the HCA behind `socket` into free slot `number`. The cards have the lowest slot numbers, and the free
+    /// slots follow.
     ///
     /// # Errors
     /// Fails if QEMU rejects the device, or if the guest was started without a free hot-plug slot.
@@ -299,8 +297,7 @@ impl Vm {
         self.explained(added.map(drop)).await
     }
 
-    /// Unplugs the HCA that [`Self::plug`] plugged into the slot with this number, and waits until the guest has
-    /// released it.
+    /// Unplugs the HCA that [`Self::plug`] plugged into slot `number`, and waits until the guest has released it.
     ///
     /// # Errors
     /// Fails if the guest does not release the HCA within `limit`, or if QEMU rejects the request or exits.
@@ -332,7 +329,7 @@ impl Vm {
         self.agent.ping(limit).await
     }
 
-    /// Returns whether QEMU has exited. Waits briefly, because QEMU closes its sockets before it exits.
+    /// Returns whether QEMU has exited. Waits briefly, as QEMU closes its sockets before it exits.
     pub async fn has_ended(&mut self) -> bool {
         matches!(timeout(QEMU_EXIT_TIMEOUT, self.qemu.ended()).await, Ok(Ok(_)))
     }
@@ -340,8 +337,8 @@ impl Vm {
     /// Executes a step in the guest.
     ///
     /// # Errors
-    /// Returns an error if the step fails, QEMU has exited, or the guest does not respond. If the step failed,
-    /// `downcast_ref` can extract its [`Failure`]. In the other cases, the error contains the guest's last output.
+    /// Fails if the step fails, QEMU has exited, or the guest does not respond. If the step failed, `downcast_ref` can
+    /// extract its [`Failure`]. In the other cases, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -368,13 +365,13 @@ impl Vm {
     /// Runs a program in the guest and returns its output. The program must succeed.
     ///
     /// # Errors
-    /// Returns an error if the program fails or takes longer than four minutes. The error contains the program's
-    /// output. All other errors are the same as for [`Self::call`].
+    /// Fails if the program fails or takes longer than four minutes. The error contains the program's output. All other
+    /// errors are the same as for [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
 
-    /// Runs a program with the given time limit. The program must succeed.
+    /// Runs a program that must succeed within `limit`.
     ///
     /// # Errors
     /// Same as for [`Self::run`].
@@ -407,7 +404,7 @@ impl Vm {
         self.call_within(limit + ANSWER_MARGIN, step).await
     }
 
-    /// Kills QEMU with SIGKILL, so that the guest cannot react.
+    /// Kills QEMU with SIGKILL without giving the guest a chance to react.
     ///
     /// # Errors
     /// Fails if QEMU cannot be killed.
@@ -423,7 +420,7 @@ impl Vm {
         self.qemu.signal(signal)
     }
 
-    /// Returns the process ID of QEMU.
+    /// Returns QEMU's process ID.
     ///
     /// # Errors
     /// Fails if QEMU has exited.
@@ -438,7 +435,7 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits, so its exit status may not be available yet.
+        // QEMU closes its sockets before it exits: its exit status may not be available yet.
         let exited = match timeout(QEMU_EXIT_TIMEOUT, self.qemu.ended()).await {
             Ok(Ok(status)) => Some(status),
             _ => None,
@@ -453,11 +450,11 @@ impl Vm {
     }
 }
 
-/// State of a guest when a request to it failed, included in the error.
+/// A guest's state when a request to it failed, included in the error.
 #[derive(Debug)]
 pub(crate) struct LastState {
     pub(crate) guest: String,
-    /// Exit status of QEMU, or `None` if it was running.
+    /// QEMU's exit status, or `None` if it was running.
     pub(crate) exited: Option<std::process::ExitStatus>,
     /// Last lines of the guest's console output.
     pub(crate) console: String,
@@ -477,8 +474,8 @@ impl fmt::Display for LastState {
 }
 
 /// Boots a guest, and retries once if the kernel panics before the agent responds. On a busy host, a QEMU process that
-/// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. No HCA driver has been
-/// loaded at that point, so the retry cannot hide a device bug.
+/// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. The retry cannot hide a
+/// device bug: no HCA driver has been loaded at that point.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,
@@ -497,13 +494,13 @@ async fn boot_again_after_panic<T>(
         kept.display()
     );
     match first {
-        // The agent has responded, so the guest must have rebooted on its own after the panic.
+        // The agent has responded: the guest must have rebooted on its own after the panic.
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }
 }
 
-/// Returns the ID of the card in the slot with this number.
+/// Returns the ID of the card in slot `number`.
 fn card(number: usize) -> String {
     format!("card{number}")
 }

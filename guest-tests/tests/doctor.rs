@@ -11,7 +11,7 @@ fn guest_lab(arguments: &[&str], programs: &std::path::Path) -> Output {
     command.output().unwrap()
 }
 
-/// Runs the checks without hcad and with an empty cache. In this state, guests cannot boot on any machine.
+/// Runs the checks without hcad and with an empty cache. Guests cannot boot like this on any machine.
 #[test]
 fn doctor_reports_missing_hcad_and_qemu() {
     let folder = tempfile::tempdir().unwrap();

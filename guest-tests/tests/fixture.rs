@@ -1,5 +1,4 @@
-//! Example tests that use the fixture. They boot guests, so only the step `73-fixtures` of `ci/test`
-//! runs them.
+//! Example tests that use the fixture. As they boot guests, only the step `73-fixtures` of `ci/test` runs them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -8,7 +7,7 @@ use std::process::Stdio;
 
 use guest_tests::fixture::{Kind, Pair};
 
-/// One pair for all assertions, because booting it takes most of the time.
+/// One pair for all assertions: booting it takes most of the time.
 #[test]
 fn pair_exchanges_messages_and_runs_programs() -> anyhow::Result<()> {
     let pair = Pair::boot(Kind::Mthca)?;

@@ -1,4 +1,4 @@
-//! Names and display formats of fields, for traces.
+//! Field names and display formats, for traces.
 //!
 //! Each layout declares its fields once with `describe!`. A [`Visitor`] can render any described object, regardless of
 //! its type.
@@ -42,7 +42,7 @@ impl Value<'_> {
     }
 }
 
-/// Receives the fields of an object in order.
+/// Receives an object's fields in order.
 pub trait Visitor {
     /// Receives a field with a single value.
     fn value(&mut self, name: &str, value: Value<'_>);

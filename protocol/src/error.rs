@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// The reason why bytes from the wire are rejected. Each variant has its own drop counter.
+/// Why bytes from the wire are rejected. Each variant has its own drop counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// The input is shorter than a header or a length field requires.

@@ -26,14 +26,14 @@ use crate::vm::{Image, Vm};
 /// Program that exchanges messages between the guests during the changes. It takes about 7 s on an idle machine.
 const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 20000";
 const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
-/// TCP port on which the server listens.
+/// TCP port that the server listens on.
 const PORT: u16 = 18515;
-/// Time limit for a port to become active after the slot's attention button is pressed. The kernel waits 5 s for a
-/// second press, which would cancel the hot-plug, and the driver waits for the device's reset.
+/// How long a port may take to become active after the slot's attention button is pressed. The kernel waits 5 s for a
+/// second press, which would cancel the hot-plug, and the driver waits for the device to reset.
 const PLUG_LIMIT: Duration = Duration::from_secs(60);
 /// Name of the guest's second `ib_mthca` device.
 const SECOND: &str = "mthca1";
-/// Time limit for a daemon to apply changes in its configuration file.
+/// How long a daemon may take to apply changes in its configuration file.
 const RELOAD_LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -61,7 +61,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemon exits cleanly on SIGTERM", &hint, site.stop()).await
 }
 
-/// A daemon, its two guests, and the operator's files.
+/// A daemon with two guests, and the operator's files.
 struct Site {
     a: Vm,
     b: Vm,
@@ -167,7 +167,7 @@ impl Site {
 
     async fn refuse(&mut self) -> Result<()> {
         let good = fs::read(&self.file)?;
-        // The new entry has the MAC address of a device that was added by `hcactl`, so the reload must fail.
+        // The reload must fail: the new entry has the MAC address of a device that was added by `hcactl`.
         let socket = self.run.socket("hca9.sock");
         self.rewrite(|devices| {
             let mut wrong = device(9, &socket);
@@ -202,7 +202,7 @@ impl Site {
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
-        // The driver is unusable because its device no longer responds, but the guest must still respond.
+        // The device no longer responds to its driver, but the guest must still respond.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }
 
@@ -244,8 +244,8 @@ fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }
 
-/// Boots a guest that has an HCA, a free slot, and an Ethernet NIC. `wire` contains the addresses of both ends of the
-/// NIC's link.
+/// Boots a guest that has an HCA, a free slot, and an Ethernet NIC. `wire` contains both ends' addresses on the NIC's
+/// link.
 async fn boot(
     lab: &Lab,
     run: &RunDir,

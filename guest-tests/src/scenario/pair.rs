@@ -1,4 +1,4 @@
-//! Two guests with one HCA each. The HCAs are connected over UDP, and each has its own daemon.
+//! Two guests with one HCA each, connected over UDP. Each HCA has its own daemon.
 
 use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcaInfo, HcrBase, OpenHca};
 use anyhow::{Context, Result};

@@ -11,8 +11,8 @@ use crate::vm::Vm;
 /// TCP port of servers that do not use `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock. If the
-/// calibration is interrupted, perftest may print an infinite result, and the program is run again.
+/// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock and may print
+/// an infinite result if it is interrupted. The program is then run again.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on the same network. The server runs in guest `b`.
@@ -29,7 +29,7 @@ pub(super) struct Device {
     pub(super) title: &'static str,
     /// Device names in guests `a` and `b`, each optionally followed by further arguments such as the GID index.
     pub(super) names: [String; 2],
-    /// IP address on which the server can be reached.
+    /// The server's IP address.
     pub(super) server: String,
     /// Whether the device is slow. Benchmarks send fewer messages on slow devices.
     pub(super) slow: bool,
@@ -50,10 +50,10 @@ pub(super) struct Figure {
 /// How the results of several runs of a benchmark are combined into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Estimate {
-    /// Uses the best result, because other load on the host can only slow a run down.
+    /// Uses the best result. Other load on the host can only slow a run down.
     Best,
-    /// Uses the mean, because the median would be unstable for benchmarks whose result depends on how the host places
-    /// threads on CPUs.
+    /// Uses the mean. The median would be unstable for benchmarks whose result depends on how the host places threads
+    /// on CPUs.
     Mean,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Bound {
 }
 
 pub(super) const FIGURES: &[Figure] = &[
-    // With these message counts, a run lasts at least a quarter of a second, so short disturbances do not dominate the
+    // With these message counts, a run lasts at least a quarter of a second, and short disturbances do not dominate the
     // ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
@@ -85,7 +85,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Creates a latency benchmark. Its result is the mean of several runs, because each run depends on thread placement.
+/// Creates a latency benchmark. As each run depends on thread placement, its result is the mean of several runs.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
@@ -214,7 +214,7 @@ pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
     table_row(&figure.row(), values)
 }
 
-/// Returns a row with the given title for the table that starts with [`heading`].
+/// Returns a row with title `title` for the table that starts with [`heading`].
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {

@@ -1,9 +1,8 @@
-//! Runs Linux drivers with planted bugs. hcad's log must identify each bug, and must report nothing if no bug is
+//! Runs Linux drivers with planted bugs. hcad's log must identify each bug, and must not report violations if no bug is
 //! selected.
 //!
 //! Each driver is built from its source in the kernel tree, with an added module parameter that selects a bug.
-//! Management datagrams trigger the bugs, because the kernel driver posts them itself, whereas user programs bypass the
-//! kernel.
+//! Management datagrams trigger the bugs: the kernel driver posts them itself, whereas user programs bypass the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +36,7 @@ pub(super) struct Driver {
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
-    /// Rules that the planted bugs violate. Violations of these rules do not fail the scenario.
+    /// Rules that the planted bugs violate without failing the scenario.
     pub(super) explained: &'static [Explained],
 }
 
@@ -47,11 +46,11 @@ pub(super) struct Planted {
     pub(super) about: &'static str,
     /// Rules whose violation must be reported.
     pub(super) rules: &'static [&'static str],
-    /// Text that a log line must contain to identify this bug.
+    /// Text that a log line must contain to identify the bug.
     pub(super) says: &'static str,
 }
 
-/// Declares that a planted bug violates this rule.
+/// Declares that a planted bug violates `rule`.
 pub(super) const fn meant(rule: &'static str) -> Explained {
     Explained { rule, why: "planted" }
 }
@@ -76,12 +75,12 @@ impl Driver {
         report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
     }
 
-    /// Loads the driver with this bug, queries the subnet manager, and unloads the driver.
+    /// Loads the driver with bug `planted`, queries the subnet manager, and unloads the driver.
     async fn load(&self, node: &mut StockNode, planted: u32) -> Result<()> {
         const LOAD: &str = "disk=$1 planted=$2 module=$3; shift 3; \
                             cat $disk > /run/$module.ko && modprobe -a \"$@\" || exit; \
                             insmod /run/$module.ko planted=$planted";
-        // With some bugs, the query receives no reply, so it has a time limit.
+        // With some bugs, the query does not receive a reply. It therefore has a timeout.
         const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod $1";
         let planted = planted.to_string();
         let load = ["sh", "-c", LOAD, "sh", DISK, &planted, self.module];
@@ -142,8 +141,8 @@ impl Violations {
         Ok(())
     }
 
-    /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines and fails
-    /// unless one of the new lines contains `says`.
+    /// Returns how often each rule has been reported since the snapshot was taken. Prints the first few new log lines,
+    /// and fails unless a new line contains `says`.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {

@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit for one test. For the first one, this includes loading all modules.
+/// Timeout for one test. For the first, this includes loading all modules.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
@@ -75,14 +75,13 @@ pub(super) struct Known {
     pub(super) failures: &'static [Failure],
     /// Expected skips. If several entries match a test, the first one applies.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Tests, as "module.Class.method", that must not run in two processes at once, because they would trigger races in
-    /// the driver.
+    /// Tests, as "module.Class.method", that trigger races in the driver if they run in two processes at once.
     pub(super) turns: &'static [&'static str],
 }
 
 /// Tests, as "module.Class.method", that need a delay after each SEND. They shrink the completion queue below the
-/// number of SENDs in flight. Without the delay, a later completion would not fit into the queue, regardless of the
-/// device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// number of SENDs in flight, and without the delay, a later completion would not fit, regardless of the device
+/// (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const DELAYED_TESTS: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
 /// Prepares a guest for the suite. The disk that follows the root file system's disks must contain the tests, and the
@@ -90,7 +89,7 @@ const DELAYED_TESTS: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     // Some tests allocate huge pages before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
-    // A maintainer script of Debian's base-files creates this directory, but such scripts are not run here.
+    // A maintainer script of Debian's base-files creates this directory, but is not run here.
     vm.run(&["mkdir", "-p", "/mnt"]).await?;
     vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
@@ -164,7 +163,7 @@ impl<'a> Suite<'a> {
         self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
     }
 
-    /// Compares the results of a module's tests with the known results. Stops at the first result from another module.
+    /// Compares a module's test results with the known ones. Stops at the first result from another module.
     async fn judge(&mut self, name: &str) -> Result<()> {
         let mut wrong = Vec::new();
         while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {
@@ -181,7 +180,7 @@ impl<'a> Suite<'a> {
         let step = Ask { program: self.program, line: None, timeout_ms };
         let line = match self.vm.call_within(LINE_TIMEOUT + ANSWER_MARGIN, step).await {
             Ok(said) => said.line,
-            // The output has ended. The exit status shows whether the program succeeded.
+            // At the end of the output, the exit status shows whether the program succeeded.
             Err(error) => {
                 let end = crate::tools::wait(self.vm, self.program, LINE_TIMEOUT).await?;
                 ensure!(end.status == ExitStatus::Code(0), "{error:#}: {:?}: {}", end.status, end.stderr);

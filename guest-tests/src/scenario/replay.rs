@@ -25,7 +25,7 @@ pub(super) enum Extent {
     Core,
     /// One minute of random programs on each of [`PAIRS`] guest pairs.
     Random,
-    /// New recordings of the sessions that the `device` crate's tests replay.
+    /// New recordings of the sessions replayed by the `device` crate's tests.
     Kept,
 }
 
@@ -56,7 +56,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
 }
 
-/// Records a pair of devices through traffic, loss, errors, a link flap and a driver reload, then replays both records.
+/// Records a pair of devices through traffic, loss, errors, a link flap and a driver reload, then replays both
+/// recordings.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());
@@ -86,7 +87,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     Ok(())
 }
 
-/// Runs random programs under loss on each pair and replays the records of all devices.
+/// Runs random programs under loss on each pair and replays the recordings of all devices.
 async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     let seed = match lab.chance().seed {
         Some(seed) => seed,
@@ -95,7 +96,7 @@ async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     };
     line(&format!("      seed {seed}; repeat with: guest-lab run replay-random --seed {seed}"))?;
     for (session, interface) in (0..PAIRS).zip(INTERFACES.into_iter().cycle()) {
-        // The records are kept until the next run, so that they can be replayed elsewhere.
+        // Keep the recordings until the next run, so that they can be replayed elsewhere.
         let run = lab.new_run(&format!("replay-random-{session}"))?;
         let hint = format!("seed {seed}; consoles, logs and records: {}", run.path().display());
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
@@ -132,7 +133,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     line(&format!("      {programs} programs"))
 }
 
-/// Replays a record and compares the traces if `traced` is set.
+/// Replays a recording and compares the traces if `traced` is set.
 async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {

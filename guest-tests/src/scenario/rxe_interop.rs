@@ -1,5 +1,5 @@
-//! Tests a JingZhao HCA against unmodified soft-RoCE in a stock guest. Neither the transport nor the tools in that
-//! guest are part of this project.
+//! Tests a JingZhao HCA against unmodified soft-RoCE in a stock guest. That guest's transport and tools are not part of
+//! this project.
 //!
 //! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, with each frame in one UDP
 //! datagram.
@@ -32,7 +32,7 @@ pub(super) enum Extent {
     Core,
     /// Every operation, role and path MTU, with all sizes.
     Full,
-    /// RC operations only, because other services do not recover from loss.
+    /// Only RC operations. Other services do not recover from loss.
     Lossy,
     /// Every operation and role over IPv6 link-local addresses.
     Ipv6,
@@ -49,7 +49,7 @@ impl Extent {
     }
 }
 
-/// The HCA's number, from which its addresses are derived.
+/// The HCA's number, which its addresses are derived from.
 const HCA: u16 = 1;
 
 struct Bench {
@@ -124,7 +124,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Connects new queue pairs at both ends. Returns the QP numbers of the HCA and of soft-RoCE.
+    /// Connects new queue pairs at both ends. Returns the HCA's and soft-RoCE's QP numbers.
     async fn connect(&mut self, service: Service, mtu: u16) -> Result<[u32; 2]> {
         connect(&mut self.hca, &mut self.rxe, service, mtu).await
     }
@@ -137,7 +137,7 @@ impl Bench {
     }
 }
 
-/// Boots a guest with soft-RoCE on this NIC. The guest's IPv4 address is derived from `id`.
+/// Boots a guest with soft-RoCE on the given NIC. The guest's IPv4 address is derived from `id`.
 pub(super) async fn boot_rxe(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Stock> {
     let vm = rxe_guest(lab, run, id, nic).await?;
     Stock::open("rxe", vm, "rxe0", ip(id)).await
@@ -171,7 +171,7 @@ pub(super) fn ip(id: u16) -> IpAddr {
     Ipv4Addr::from([10, 77, high, low]).into()
 }
 
-/// Returns the IPv6 link-local address derived from the MAC address for this number.
+/// Returns the IPv6 link-local address derived from the MAC address of station `id`.
 fn link_local(id: u16) -> IpAddr {
     Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, id]).into()
 }

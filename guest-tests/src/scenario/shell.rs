@@ -15,7 +15,7 @@ use crate::lab::Lab;
 use crate::report::line;
 use crate::testbed::client::RawTerminal;
 
-/// Time limit for the shell, longer than any interactive session.
+/// Timeout for the shell, longer than any interactive session.
 const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Boots a pair of guests and connects this terminal to a shell in guest `a` or `b` until the shell exits.
@@ -65,8 +65,8 @@ async fn relay(console: UnixStream) -> Result<()> {
     }
 }
 
-/// Reads standard input in a separate thread, because a blocking read cannot be cancelled. Returns a channel that
-/// delivers the bytes.
+/// Reads standard input in a separate thread, as a blocking read cannot be cancelled. Returns a channel that delivers
+/// the bytes.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {

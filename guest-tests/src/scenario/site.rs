@@ -1,5 +1,5 @@
-//! Three hosts on one Ethernet. The hosts and the network between them are network namespaces, so the network of the
-//! machine that runs a scenario is not changed.
+//! Three hosts on one Ethernet. The hosts and the network between them are network namespaces, which leaves the network
+//! of the machine that runs a scenario unchanged.
 //!
 //! ```text
 //!   host 1: eth0 192.0.2.1 --(veth)-- port1 of br0 in the namespace "wire", and so on
@@ -43,7 +43,7 @@ pub(super) fn number(host: usize) -> u8 {
     u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1)
 }
 
-/// Returns the IPv4 address of a host on the Ethernet.
+/// Returns a host's IPv4 address on the Ethernet.
 pub(super) fn address(host: usize) -> String {
     ipv4(number(host)).to_string()
 }
@@ -80,7 +80,7 @@ impl Site {
         &self.wire
     }
 
-    /// Adds an IPv4 address to the network's own namespace, so that servers can run in it.
+    /// Adds an IPv4 address to the network's own namespace for servers to use.
     pub(super) async fn add_server(&self, number: u8) -> Result<()> {
         add_ipv4(&self.wire, "br0", number).await
     }
@@ -95,14 +95,14 @@ impl Site {
     /// Adds an IPv6 address to each host.
     pub(super) async fn add_ipv6(&self) -> Result<()> {
         for (index, host) in self.hosts.iter().enumerate() {
-            // The addresses are unique, so there is no need to wait for duplicate address detection.
+            // The addresses are unique: do not wait for duplicate address detection.
             let address = format!("{}/64", ipv6(number(index)));
             host.ip(&["address", "add", &address, "dev", "eth0", "nodad"]).await?;
         }
         Ok(())
     }
 
-    /// Creates the tap interfaces of the HCAs.
+    /// Creates the HCAs' tap interfaces.
     pub(super) async fn add_taps(&self) -> Result<()> {
         ensure!(std::path::Path::new("/dev/net/tun").exists(), "/dev/net/tun does not exist");
         for host in &self.hosts {

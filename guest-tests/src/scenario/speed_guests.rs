@@ -1,7 +1,7 @@
-//! Measures the performance of each HCA in guests and compares it with soft-RoCE. perftest runs on an E810, on
-//! `ib_mthca`, on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages
-//! on JingZhao HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance,
-//! because the results depend on the host's load.
+//! Measures each HCA's performance in guests and compares it with soft-RoCE's. perftest runs on an E810, on `ib_mthca`,
+//! on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao
+//! HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance, which
+//! depends on the host's load.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,10 +34,10 @@ const JINGZHAO: usize = 1;
 const E810: usize = 2;
 const CONNECTX: usize = 3;
 const SOFT_ROCE: usize = 4;
-/// Minimum ratio of the E810's bandwidth to that of `ib_mthca`. For latencies, the inverse is the maximum ratio.
+/// Minimum ratio of the E810's bandwidth to `ib_mthca`'s. For latencies, the inverse is the maximum ratio.
 const E810_OF_MTHCA: f64 = 0.7;
-/// Minimum ratio of the ConnectX's bandwidth to that of the E810 or of `ib_mthca`, whichever is higher. For latencies,
-/// the inverse is the maximum ratio.
+/// Minimum ratio of the ConnectX's bandwidth to the E810's or `ib_mthca`'s, whichever is higher. For latencies, the
+/// inverse is the maximum ratio.
 const CONNECTX_OF_BEST: f64 = 0.9;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
@@ -48,7 +48,7 @@ const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// Results of a benchmark on each device. The list is empty for a device that does not support the benchmark.
+/// A benchmark's results on each device. The list is empty for a device that does not support the benchmark.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],

@@ -30,20 +30,20 @@ pub(super) const CONNECTX: &str = "mlx5_0";
 const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 pub(super) const ETHERNET_MTU: &str = "4200";
-/// Time limit for loading the driver while several emulated guests boot.
+/// Timeout for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the port to become active after the driver is loaded. The driver waits one second for the device to
-/// reset.
+/// How long the port may take to become active after the driver is loaded. The driver waits one second for the device
+/// to reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct StockNode {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
-    /// Number of the HCA, which is also its LID.
+    /// The HCA's number, which is also its LID.
     pub(super) id: u16,
     pub(super) ip: Ipv4Addr,
-    /// Kind of the HCA, which also determines the driver.
+    /// The kind of HCA, which also determines the driver.
     hca: kind::Device,
     place: Place,
     /// Index of the IPv4 GID if the port is an Ethernet port. It is set when the driver is loaded.
@@ -226,8 +226,8 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts a single node with these additional disks. If `permitted` is given, the node is in strict mode, and only
-    /// these violations are permitted.
+    /// Starts a single node with additional disks. If `permitted` is given, the node is in strict mode, and only those
+    /// violations are permitted.
     pub(super) async fn start_alone(
         hca: kind::Device,
         lab: &Lab,
@@ -266,7 +266,7 @@ impl StockNode {
         }
     }
 
-    /// Returns the address at which a peer reaches the port.
+    /// Returns the address that peers use to reach the port.
     pub(super) fn peer_address(&self) -> PeerAddress {
         self.gid.map_or(PeerAddress::Lid(self.id), PeerAddress::Gid)
     }
@@ -301,7 +301,7 @@ impl StockNode {
         self.set_up().await
     }
 
-    /// Brings the Ethernet interface up. Kernel warnings logged so far are ignored, because they are unrelated to RDMA.
+    /// Brings the Ethernet interface up. Ignores the kernel warnings logged so far, which are unrelated to RDMA.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -340,8 +340,8 @@ impl StockNode {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
-    /// Returns whether the kernel raises no event when the port goes down for the first time. Kernel 6.12 raises an event
-    /// for a RoCE port only if the state differs from the one it last reported, which is "down" until the first event.
+    /// Returns whether the kernel does not raise an event when the port first goes down. Kernel 6.12 raises an event
+    /// for a RoCE port only if the state differs from the last reported one, which is "down" until the first event.
     pub(super) async fn omits_first_port_event(&mut self) -> Result<bool> {
         Ok(self.gid.is_some() && self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
@@ -377,18 +377,18 @@ impl StockNode {
 
 /// Returns whether a line reports a management datagram that arrived while its port had no agent. Every ten seconds,
 /// each HCA's subnet manager queries the NodeInfo of all other HCAs (IBTA 14.2.5.3). `ib_core` opens QP0 before it adds
-/// the port's agents, and removes the agents before it closes QP0. If a query arrives in between, `ib_core` logs this
-/// message. The sender cannot prevent this race, which also occurs on real fabrics.
+/// the port's agents, and removes them before it closes QP0. A query that arrives in between causes this message. The
+/// sender cannot prevent the race, which also occurs on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband ") && line.contains("Unable to find port agent")
 }
 
-/// Enables strict mode if `permitted` is given. Only these violations are then permitted.
+/// If `permitted` is given, enables strict mode and permits only those violations.
 fn strict(permitted: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: permitted.is_some(), explained: permitted.unwrap_or_default(), ..spec }
 }
 
-/// Returns the specification of this kind of HCA. Frames are not captured, because the tools transfer gigabytes.
+/// Returns the specification for an HCA of kind `hca`. Frames are not captured: the tools transfer gigabytes.
 fn spec_of(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
     let interface = hca.interface().unwrap_or_default();
     HcaSpec { interface, capture: false, trace: lab.trace(), ..spec }
@@ -417,14 +417,14 @@ pub(super) async fn add_soft_roce(vm: &mut Vm, netdev: &str) -> Result<()> {
     vm.run(&["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", netdev]).await.map(drop)
 }
 
-/// Waits until the port of an HCA is in the given state, such as `4: ACTIVE`.
+/// Waits until an HCA's port is in the given state, such as `4: ACTIVE`.
 async fn port_is(vm: &mut Vm, hca: kind::Device, state: &str) -> Result<()> {
     let path = format!("/sys/class/infiniband/{}/ports/1/state", name_of(hca));
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// Returns the Ethernet NIC of the guest with this HCA number. The NIC's MAC address differs from the HCA's, so that
-/// captures show which network a frame belongs to.
+/// Returns the Ethernet NIC of the guest with HCA `id`. The NIC's MAC address differs from the HCA's: captures thus
+/// show which network a frame belongs to.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }

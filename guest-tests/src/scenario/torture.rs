@@ -1,5 +1,5 @@
-//! Disturbs daemons, QEMU processes and guests at random, several at a time, while traffic runs and every message is
-//! checked. A disturbance may affect only its own target.
+//! Disturbs daemons, QEMU processes and guests at random, several at a time, while they exchange messages and check
+//! each one. A disturbance may affect only its own target.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b
@@ -15,8 +15,8 @@
 //!
 //! Disturbances run in independent lanes: one for each pair of guests, one for the clients, and one for hcad-a. Each
 //! lane executes a plan ([`plan`]) drawn from the seed. Some disturbances destroy one end of the lane's connection, and
-//! the other end must then report the loss. All other disturbances must leave the connection intact. Any other effect
-//! is a failure, regardless of its cause.
+//! the other end must then report the loss. All others must leave it intact. Any other effect is a failure, regardless
+//! of its cause.
 
 mod account;
 mod clients;
@@ -48,17 +48,17 @@ use crate::vm::Image;
 
 /// ACK timeout code for all connections (1.07 s).
 const ACK_TIMEOUT: u8 = 18;
-/// Time until a requester gives up on a silent peer, with this ACK timeout and 7 retries.
+/// How long a requester waits for a silent peer before it gives up, with this ACK timeout and 7 retries.
 const RETRY_TIME: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 5;
-/// Additional time to finish disturbances in progress and, on a slow host, to reach those that have not occurred yet.
+/// Additional time to finish disturbances in progress and, on a slow host, to get to those that have not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
 /// Maximum number of readings of the daemons' resources while waiting for two successive readings to agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Time limit for the daemons to release resources on a slow host.
+/// How long the daemons may take to release resources on a slow host.
 const RELEASED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // Aborted lanes still hold resources, so a comparison would be meaningless.
+        // A comparison would be meaningless: aborted lanes still hold resources.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;
@@ -144,7 +144,7 @@ impl<'a> All<'a> {
             Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
-        // Start the pairs one after the other, because each booting guest needs a whole CPU.
+        // Start the pairs one after the other. Each booting guest needs a whole CPU.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
         let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));
@@ -272,7 +272,7 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Enables the capture for the given time. The capture file is then deleted because it is large.
+/// Enables the capture for the given time, then deletes the file, which is large.
 async fn switch_capture(
     ground: &LaneContext<'_>,
     name: &str,

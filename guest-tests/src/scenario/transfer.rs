@@ -8,10 +8,10 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of guard bytes before the first slot and after the last slot. They must stay unchanged.
+/// Number of guard bytes, which must stay unchanged, before the first slot and after the last.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// Time limit for all flows together. On an idle machine, transferring 16 MiB takes a second or two.
+/// Timeout for all flows together. On an idle machine, transferring 16 MiB takes a second or two.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Messages of one kind on one connection.
@@ -34,7 +34,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Creates a plan with a few unaligned messages of this size.
+    /// Creates a plan with a few unaligned messages of `len` bytes.
     pub(super) fn new(op: SendOp, len: u32) -> Self {
         let count = match len {
             0..=4096 => 24,
@@ -55,7 +55,7 @@ impl Plan {
     }
 
     fn scatter(&self) -> Scatter {
-        // The gap is odd and does not divide the page size, so that elements cross page boundaries at varying offsets.
+        // The gap is odd and does not divide the page size: elements cross page boundaries at varying offsets.
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
@@ -83,7 +83,7 @@ impl Plan {
     }
 }
 
-/// A plan and the connection on which it is executed.
+/// A plan and the connection to execute it on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planned<'a> {
     pub(super) connection: &'a Connection,
@@ -256,8 +256,8 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Checks the messages in memory and the guard bytes at both ends. Received SENDs are not checked again, because the
-/// flows have already compared them.
+/// Checks the messages in memory and the guard bytes at both ends. Received SENDs are not checked again: the flows have
+/// already compared them.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);

@@ -1,4 +1,4 @@
-//! Tests RC against a peer that sends individual packets. The cases check how the HCA answers requests and handles
+//! Tests RC against a peer that sends individual packets. The cases check how the HCA responds to requests and handles
 //! responses.
 //!
 //! The HCA is driven over its vfio-user socket, without a guest. The peer uses scapy instead of hcad's code to build

@@ -1,5 +1,5 @@
 //! A remote shell that Open MPI uses to start its daemons in other guests. It accepts every client that can reach it,
-//! so it is suitable only for a network of test guests.
+//! and is suitable only for a network of test guests.
 
 /// Guest path of the client, for Open MPI's parameter `plm_ssh_agent`.
 pub(crate) const CLIENT: &str = "/tmp/shell";
@@ -28,7 +28,7 @@ pub(crate) fn install_server() -> String {
     format!("cat > {SERVER} <<'END'\n{SERVER_SOURCE}END\n")
 }
 
-/// Returns the command line of the server. It contains no quotes.
+/// Returns the server's command line, which does not contain quotes.
 pub(crate) fn serve(address: &str) -> String {
     format!("python3 {SERVER} {address} {PORT}")
 }

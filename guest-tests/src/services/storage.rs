@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocol {
     pub(crate) name: &'static str,
-    /// Path at which the client reads and writes the data. If the path is a file, the client creates it.
+    /// Path of the data on the client. If it is a file, the client creates it.
     pub(crate) at_client: &'static str,
     /// Path of the same data on the server.
     pub(crate) at_server: &'static str,
@@ -123,8 +123,8 @@ pub(crate) const ISER: Protocol = Protocol {
         "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
-    // The initiator deregisters memory as soon as it receives the response to a command, even if the last packet of the
-    // command has not been acknowledged yet. If the ACK is lost, the command is retransmitted with an invalidated key.
+    // The initiator deregisters memory as soon as it receives the response to a command, even if the command's last
+    // packet has not been acknowledged yet. If the ACK is lost, the command is retransmitted with an invalidated key.
     may_fail: true,
 };
 
@@ -188,7 +188,7 @@ pub(crate) const NFS: Protocol = Protocol {
     at_server: "/export/file",
     file: true,
     prepare: "mkfs.ext4 -q -F -m 0 /dev/vdc",
-    // The disk also stores the client records. Without these, clients could not reclaim open files.
+    // The disk also stores the client records, without which clients could not reclaim open files.
     serve: "modprobe -a nfsd rpcrdma
         mkdir -p /export /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld
         touch /etc/exports /var/lib/nfs/etab /var/lib/nfs/rmtab
@@ -208,7 +208,7 @@ pub(crate) const NFS: Protocol = Protocol {
         mount -t nfs4 -o proto=rdma,port=20049,vers=4.2 {server}:/ /mnt",
     pause: "rpc.nfsd 0",
     resume: "rpc.nfsd -N 3 --rdma=20049 2",
-    // The kernel does not report the disconnection, so there is nothing to wait for.
+    // There is nothing to wait for: the kernel does not report the disconnection.
     noticed: "true",
     disconnect: "umount /mnt",
     end: "rpc.nfsd 0

@@ -1,5 +1,4 @@
-//! Boots the guests of a testbed: starts their daemons and QEMU, then sets up networking, shared directories and
-//! drivers.
+//! Boots a testbed's guests: starts their daemons and QEMU, then sets up networking, shared directories and drivers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -25,9 +24,9 @@ use crate::vm::{Image, Vm};
 
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 const ETHERNET_MTU: &str = "4200";
-/// Time limit for loading drivers while several emulated guests are booting.
+/// Timeout for loading drivers while several emulated guests are booting.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the port to become active after the driver is loaded.
+/// How long the port may take to become active after the driver is loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Path, in the guest, of the script that sets up the RDMA device's network interface.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
@@ -54,7 +53,7 @@ impl Booted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
-    /// Number of the guest's HCA, from which the guest's addresses are derived.
+    /// Number of the guest's HCA, which the guest's addresses are derived from.
     pub(super) id: u16,
     pub(super) device: Device,
     /// Whether soft-RoCE uses a NIC on the fabric that connects the HCAs.
@@ -68,13 +67,13 @@ impl Place {
         GuestName::first(wanted.count()).zip(1..).map(place).collect()
     }
 
-    /// Returns the guests that this testbed's supervisor boots.
+    /// Returns the guests that the testbed's supervisor boots.
     pub(super) fn booted_here(wanted: &UpOptions) -> Vec<Self> {
         let is_here = |place: &Self| wanted.node.as_ref().is_none_or(|node| node.id() == place.id);
         Self::all(wanted).into_iter().filter(is_here).collect()
     }
 
-    /// Returns whether this is the testbed's first guest.
+    /// Returns whether the guest is the testbed's first.
     pub(super) const fn is_first(self) -> bool {
         self.id == 1
     }
@@ -88,7 +87,7 @@ impl Place {
     /// Returns the IP address of the RDMA device's network interface, if the device has one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // HCAs derive a peer's IP address from its number, so the guest must use that address.
+        // The guest must use the IP address that HCAs derive from a peer's number.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -212,7 +211,7 @@ fn fabric(places: &[Place], network: Fabric) -> Result<Vec<End>> {
     Ok(places.iter().zip(specs).map(end).collect())
 }
 
-/// Runs all futures concurrently. The first error cancels the other futures.
+/// Runs all futures concurrently. The first error cancels the others.
 async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
     let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
@@ -329,8 +328,8 @@ impl GuestBoot<'_> {
                 // The drivers are in the initramfs and have already been loaded.
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
-                // The program that creates a soft-RoCE device exists only in the host's root file system, so the guest
-                // must enter that file system first.
+                // The program that creates a soft-RoCE device exists only in the host's root file system, which the
+                // guest must enter first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;
@@ -391,7 +390,7 @@ impl GuestBoot<'_> {
         vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
     }
 
-    /// Sets up the network interface of the RDMA device and waits until the device's port is active.
+    /// Sets up the RDMA device's network interface and waits until the device's port is active.
     async fn set_up_port(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
         let Some(device) = place.device.rdma_device() else { return Ok(()) };
         if let Some(script) = network(place) {
@@ -413,7 +412,7 @@ impl GuestBoot<'_> {
 }
 
 /// Returns the script that sets up the RDMA device's network interface whenever its driver is loaded, or `None` if
-/// there is nothing to set up.
+/// nothing needs to be set up.
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
@@ -434,8 +433,8 @@ fn network(place: Place) -> Option<String> {
     })
 }
 
-/// Returns shell code that sets `$n` to the name of the interface with this MAC address. The name depends on the order
-/// in which interfaces are detected.
+/// Returns shell code that sets `$n` to the name of the interface with the given MAC address. The name depends on the
+/// order in which interfaces are detected.
 fn find_interface(mac: [u8; 6]) -> String {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
     format!("for d in /sys/class/net/*; do [ \"$(cat $d/address)\" = {mac} ] && n=${{d##*/}}; done;")

@@ -20,8 +20,7 @@ use super::frames;
 
 /// Maximum number of commands that can run in a guest at once.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Time limit for the lab's own commands, such as those that load drivers while several emulated guests share a busy
-/// host.
+/// Timeout for the lab's own commands, such as those that load drivers while several emulated guests share a busy host.
 const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 /// Maximum number of output bytes to keep for each of the lab's own commands.
 const LONGEST_OUTPUT: usize = 1 << 20;
@@ -41,7 +40,7 @@ struct Port {
 }
 
 impl Ports {
-    /// Creates the ports of a guest that has just booted.
+    /// Creates the ports for a guest that has just booted.
     pub(super) fn new(streams: Vec<UnixStream>) -> Self {
         let port = |stream: UnixStream| {
             let (input, output) = stream.into_split();
@@ -124,8 +123,8 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. On drop, the port is freed if its command has exited or was never started. Otherwise, the port is
-/// closed, because its state is unknown.
+/// An allocated port. On drop, the port is freed if its command has exited or was never started. Otherwise, its state
+/// is unknown, and it is closed.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -169,7 +168,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Takes the port, so that it is not freed on drop while its state is unknown.
+    /// Takes the port to keep it from being freed on drop while its state is unknown.
     fn begin(&mut self) -> Result<Port> {
         self.port.take().context("the command port is already in use")
     }
@@ -185,11 +184,11 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // If the command exits, a partially read frame is lost, but it is no longer needed.
+            // When the command exits, a partially read frame is lost, but no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // Ignore a second start, because the command is already running.
+            // Ignore a second start: the command is already running.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {
@@ -210,7 +209,7 @@ async fn backward<S: Future<Output = String>>(
     let mut connected = true;
     loop {
         let frame = {
-            // Reading a frame is not cancel-safe, so the same future is polled until it completes.
+            // As reading a frame is not cancel-safe, the same future is polled until it completes.
             let mut frame = pin!(frames::read::<ToHost>(guest));
             loop {
                 tokio::select! {
@@ -241,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the ports of a guest with a single port, and the stream on which the test acts as the guest.
+    /// Returns the ports of a guest with a single port, and the stream that the test uses to act as the guest.
     fn guest() -> (Ports, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Ports::new(vec![ours]), theirs)

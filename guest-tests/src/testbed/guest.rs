@@ -1,8 +1,8 @@
 //! The state of a running guest, and checks that its agent responds.
 //!
-//! A command may be silent for hours, so silence does not mean that the guest has hung. The agent handles requests on a
-//! separate port, independently of commands. If a command has sent nothing for a while, the supervisor pings the agent.
-//! If the ping is not answered, the guest is suspended or its kernel has hung.
+//! A command may be silent for hours without the guest having hung. When a command has been silent for a while, the
+//! supervisor therefore pings the agent, which handles requests on a separate port, independently of commands. An
+//! unanswered ping means that the guest is suspended or its kernel has hung.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,11 +21,11 @@ use crate::daemon::Daemon;
 use crate::process::is_suspended;
 use crate::vm::Vm;
 
-/// Time limit for a ping of an emulated guest on a busy host.
+/// Timeout for pinging an emulated guest on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a command may go without sending data before the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
-/// Time limit for querying the daemon about its device.
+/// Timeout for querying the daemon about its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running guest that accepts commands.
@@ -55,9 +55,9 @@ impl RunningGuest {
         }
     }
 
-    /// Returns the state of the guest, and the process ID of QEMU if it is running.
+    /// Returns the guest's state, and QEMU's process ID if it is running.
     pub(super) async fn state(&self) -> (Stage, Option<u32>) {
-        // If another task holds the lock, that task is waiting for the agent, and QEMU has not been reaped yet.
+        // A task that holds the lock is waiting for the agent, and QEMU has not been reaped yet.
         if self.vm.try_lock().is_ok_and(|mut vm| !matches!(vm.status(), Ok(None))) {
             return (Stage::Ended, None);
         }
@@ -82,7 +82,7 @@ impl RunningGuest {
             }
             daemon.controls()
         };
-        // A daemon that does not respond may be overloaded or suspended, so its device may still work.
+        // A daemon that does not respond may be overloaded or suspended, and its device may still work.
         matches!(timeout(DEVICE_TIMEOUT, control.has_vmm()).await, Ok(Ok(false)))
     }
 
@@ -126,7 +126,7 @@ impl RunningGuest {
         Ok(self.vm.lock().await.call(Dmesg { level: None }).await?.lines)
     }
 
-    /// Kills QEMU, so that the guest cannot react.
+    /// Kills QEMU without giving the guest a chance to react.
     pub(super) async fn kill(&self) {
         // If QEMU has already exited, nothing is left to kill.
         let _ = self.vm.lock().await.kill().await;

@@ -1,11 +1,11 @@
 //! Guests whose root file system is the host's own.
 //!
 //! QEMU shares the host's whole root read-only over 9P, with the permissions of the user that runs QEMU. In the guest,
-//! the root is the lower layer of an overlay, so that programs can change any file. The changes are kept in the guest's
-//! memory and are lost when the guest stops.
+//! the root is the lower layer of an overlay, which lets programs change any file. The changes are kept in the guest's
+//! memory and lost when it stops.
 //!
-//! The host need not have programs such as `ip` and `modprobe`. Therefore, the initramfs, which contains busybox and
-//! all drivers, sets up the guest before the guest enters the host's root.
+//! The host may lack programs such as `ip` and `modprobe`. The guest is therefore set up from the initramfs, which
+//! contains busybox and all drivers, before it enters the host's root.
 
 use std::path::{Path, PathBuf};
 
@@ -19,13 +19,13 @@ use crate::vm::Vm;
 const ROOT_TAG: &str = "root";
 /// Mount tag of the writable directory.
 const WRITABLE_TAG: &str = "writable";
-/// Directories on which guests mount their own file systems.
+/// Directories that guests mount their own file systems on.
 const OWN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 
 /// The host's root file system as the root of a testbed's guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostRoot {
-    /// Directory in which guests can change the host's files.
+    /// Directory in which guests can change files on the host.
     pub writable: Option<PathBuf>,
 }
 

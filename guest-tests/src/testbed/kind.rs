@@ -1,4 +1,4 @@
-//! Kinds of testbeds, which determine each guest's HCA, driver and device name.
+//! Testbed kinds: each guest's HCA, driver and device name.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// Returns the device of the guest with this number, counted from 1.
+    /// Returns the device of guest `number`, counted from 1.
     pub const fn of_guest(self, number: u16) -> Device {
         match (self, number % 3) {
             (Self::Mthca, _) | (Self::Mixed, 0) => Device::Mthca,
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// The RDMA device of a guest.
+/// A guest's RDMA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// An HCA driven by `ib_mthca`.
@@ -115,7 +115,7 @@ impl Device {
         }
     }
 
-    /// Returns the name of the RDMA device, if a stock driver creates one.
+    /// Returns the RDMA device's name, if a stock driver creates one.
     pub const fn rdma_device(self) -> Option<&'static str> {
         match self {
             Self::Mthca => Some("mthca0"),

@@ -3,8 +3,8 @@
 //! # Processes
 //! `guest-lab up` fetches missing components and performs all checks that are possible before booting. It then starts a
 //! [`supervisor`] in a new session. The supervisor boots and owns the guests, their daemons, and the `switch` that
-//! connects the guests by Ethernet. All of these stop together with the supervisor. If the supervisor is killed, the
-//! kernel kills them ([`crate::process`]).
+//! connects the guests by Ethernet. All of them stop together with the supervisor. If it is killed, the kernel kills
+//! them ([`crate::process`]).
 //!
 //! `up` and the supervisor are connected by a socket, the lease. If the lease closes before `up` has sent
 //! [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops everything. With `--foreground`,
@@ -13,12 +13,12 @@
 //! # State
 //! A testbed has a directory (`state`) that contains its socket, temporary files, and a lock held by the supervisor. If
 //! the lock is free, the supervisor was killed, and the next command that finds the directory removes it. Logs are
-//! stored elsewhere and are kept.
+//! stored elsewhere and kept.
 //!
 //! # Protocol
 //! A command connects to the supervisor's socket, sends one line ([`protocol::Request`]) and reads one line. If the
 //! request runs a command in a guest, [`agent::wire::exec`] frames follow in both directions. The supervisor relays
-//! these frames to one of the guest's ports, and inspects them only as far as necessary (`commands`).
+//! them to one of the guest's ports, inspecting them only as far as necessary (`commands`).
 
 mod boot;
 pub mod client;
@@ -55,7 +55,7 @@ use template::{Choice, Template};
 /// Maximum number of guests in a testbed. Each guest has its own QEMU and its own daemon.
 pub const MOST_GUESTS: u8 = 32;
 
-/// Cache subdirectory that contains the logs of testbeds.
+/// Cache subdirectory that contains testbed logs.
 const LOGS: &str = "testbeds";
 
 /// Options of `up`, `ci`, `here` and `node`: the guests to boot.
@@ -113,7 +113,7 @@ pub enum DeviceFabric {
     Ring,
 }
 
-/// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
+/// Returns the directory that contains the state of running testbeds, creating it if it does not exist.
 ///
 /// # Errors
 /// Fails if the directory cannot be created, or if other users can write to it.

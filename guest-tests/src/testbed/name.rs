@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_GUESTS;
 
-/// Maximum number of characters in a testbed's name. The name becomes part of socket paths.
+/// Maximum number of characters in a testbed's name, which becomes part of socket paths.
 const LONGEST: usize = 24;
 
 /// The reason why a name is invalid.
@@ -23,7 +23,7 @@ impl fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// Name of a testbed. It consists of letters, digits and dashes, and does not start with a dash.
+/// A testbed's name. It consists of letters, digits and dashes, and does not start with a dash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TestbedName(String);
@@ -68,7 +68,7 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// Name of a guest in a testbed: `a` to `z`, then `aa`, `ab` and so on. The value is the guest's index, starting at 0.
+/// A guest's name in its testbed: `a` to `z`, then `aa`, `ab` and so on. The value is the guest's index, starting at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct GuestName(u8);

@@ -1,6 +1,6 @@
 //! One testbed across several hosts. Each `guest-lab node` boots one guest and is given the hosts of all guests.
 //!
-//! The guests' devices are peers on the `udp` fabric. Their Ethernet uses the same fabric: the NIC of each guest is
+//! The guests' devices are peers on the `udp` fabric. Their Ethernet uses the same fabric: each guest's NIC is
 //! connected to the guest's own device, which forwards its frames.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -84,7 +84,7 @@ impl Node {
         self.port.saturating_add(u16::try_from(rank).unwrap_or_default())
     }
 
-    /// Returns the address at which this guest's NIC reaches this guest's device.
+    /// Returns the address that this guest's NIC uses to reach the guest's device.
     pub(super) fn gate(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port_of(self.rank.into())).into()
     }
@@ -92,7 +92,7 @@ impl Node {
     /// Returns the settings of this guest's device. `nic` is the address of the guest's NIC.
     ///
     /// # Errors
-    /// Fails if the name of a host has no IPv4 address.
+    /// Fails if a host's name has no IPv4 address.
     pub(super) async fn device(&self, nic: SocketAddr) -> Result<HcaSpec> {
         let mut peers = vec![Peer { addr: nic, leaf: true, id: None }];
         for (rank, host) in self.hosts.iter().enumerate().filter(|(rank, _)| *rank != usize::from(self.rank))
@@ -111,12 +111,12 @@ impl Node {
         })
     }
 
-    /// Returns the address of a host. The system's resolver is used, because Slurm also uses it.
+    /// Returns a host's address. Uses the system's resolver, as Slurm does.
     ///
     /// # Errors
     /// Fails if the name has no IPv4 address.
     pub(super) async fn ip_of(&self, host: &str) -> Result<Ipv4Addr> {
-        // Use the loopback address, because frames sent to this host's name may arrive from another of its addresses.
+        // Use the loopback address. Frames sent to this host's name may arrive from another of its addresses.
         if self.hosts.get(usize::from(self.rank)).is_some_and(|own| own == host) {
             return Ok(Ipv4Addr::LOCALHOST);
         }

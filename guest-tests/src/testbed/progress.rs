@@ -1,5 +1,4 @@
-//! Progress of long operations. On a terminal, progress is shown in lines that are updated in place. Otherwise, it is
-//! logged.
+//! Progress of long operations. On a terminal, it is shown in lines that are updated in place. Otherwise, it is logged.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -18,7 +17,7 @@ static LINES: LazyLock<MultiProgress> = LazyLock::new(|| {
     MultiProgress::with_draw_target(target)
 });
 
-/// The progress of one operation. On a terminal, its line disappears on drop.
+/// An operation's progress. On a terminal, its line disappears on drop.
 #[derive(Debug)]
 pub struct Line {
     bar: ProgressBar,
@@ -28,7 +27,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Starts a progress line for the operation with this name.
+    /// Starts a progress line for the operation `name`.
     pub fn begin(name: impl Into<String>) -> Self {
         let (name, begun) = (name.into(), Instant::now());
         let style = ProgressStyle::with_template("{spinner} {prefix:15} {msg} ({elapsed})");

@@ -23,7 +23,7 @@ pub enum Request {
     Describe,
     /// Runs a command. Frames follow the reply [`Reply::Go`].
     Exec { guest: GuestName, start: Start },
-    /// Requests all kernel messages of a guest.
+    /// Requests all of a guest's kernel messages.
     Messages { guest: GuestName },
     /// Stops guests and daemons. The reply is sent after they have stopped.
     Down,
@@ -40,7 +40,7 @@ pub enum Reply {
     Down {
         /// Error messages for the user.
         complaints: Vec<String>,
-        /// Whether the devices were in strict mode. If they were, violations are among the complaints.
+        /// Whether the devices were in strict mode. If so, violations are among the complaints.
         #[serde(default)]
         strict: bool,
     },
@@ -58,7 +58,7 @@ pub enum Event {
     Up(Description),
     /// The guests did not boot, and everything has been stopped.
     Failed {
-        /// The reason why the guests did not boot.
+        /// Why the guests did not boot.
         reason: String,
         /// Directory with console output and logs, if it exists.
         folder: Option<PathBuf>,
@@ -142,7 +142,7 @@ pub struct GuestDescription {
     pub ip: Ipv4Addr,
     /// IP address of the RDMA device's network interface, if the device has one.
     pub rdma_ip: Option<Ipv4Addr>,
-    /// Name of the RDMA device, if a stock driver creates one.
+    /// The RDMA device's name, if a stock driver creates one.
     pub rdma_device: Option<String>,
     /// Time from the start of QEMU to the agent's first reply, in milliseconds.
     pub boot_ms: u64,

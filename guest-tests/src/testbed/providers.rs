@@ -1,7 +1,7 @@
-//! Checks that the host's RDMA libraries can drive a device, before a guest with the host's root file system boots.
+//! Checks before a guest boots on the host's root file system that the host's RDMA libraries can drive its device.
 //!
-//! `libibverbs` loads a provider library for each kind of device. If that library is missing, verbs programs report
-//! only that the machine has no RDMA devices.
+//! `libibverbs` loads a provider library for each kind of device. If it is missing, verbs programs report only that the
+//! machine has no RDMA devices.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -43,7 +43,7 @@ enum Part {
     RdmaTool,
 }
 
-/// The family of the host's operating system, which determines the names of packages.
+/// The family of the host's operating system, which determines package names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
     Debian,
@@ -153,7 +153,7 @@ impl std::error::Error for Missing {}
 mod tests {
     use super::*;
 
-    /// Creates a root file system that contains these empty files.
+    /// Creates a root file system that contains `files`, all of them empty.
     fn root(files: &[&str], release: &str) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for file in files.iter().chain(&["etc/os-release"]) {

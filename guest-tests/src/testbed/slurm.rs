@@ -1,5 +1,4 @@
-//! The tasks of a Slurm job step, as described by the environment of each task (srun(1), "OUTPUT ENVIRONMENT
-//! VARIABLES").
+//! The tasks of a Slurm job step, as described by each task's environment (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -12,7 +11,7 @@ const MOST_HOSTS: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Task {
     pub(super) rank: u8,
-    /// Host of each rank.
+    /// The host of each rank.
     pub(super) hosts: Vec<String>,
     /// Name of the job step.
     pub(super) step: String,
@@ -60,8 +59,7 @@ impl Task {
         );
         let own =
             hosts.get(usize::from(rank)).with_context(|| format!("rank {rank} of {size} does not exist"))?;
-        // The environment does not describe how ranks are distributed, but the result must match this task's own
-        // host.
+        // The environment does not describe how ranks are distributed, but this task's own host must match.
         let node = variable("SLURM_NODEID").and_then(|number| nodes.get(number.parse::<usize>().ok()?));
         ensure!(
             node.is_none_or(|node| node == own),

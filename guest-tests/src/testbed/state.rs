@@ -14,8 +14,8 @@ const LOCK: &str = "lock";
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// The parent directory of all testbeds' directories: `$HCAD_LAB_STATE` if set, or else a subdirectory of
-/// `$XDG_RUNTIME_DIR` or of the temporary directory. Only its owner can write to it.
+/// The parent of all testbed directories: `$HCAD_LAB_STATE` if set, or else a subdirectory of `$XDG_RUNTIME_DIR` or of
+/// the temporary directory. Only its owner can write to it.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 
@@ -40,8 +40,7 @@ impl States {
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("cannot create {name}"))?;
-        // Do not follow links, because another user may have created a link with this name in a directory shared by all
-        // users.
+        // Do not follow links: in a directory shared by all users, another user may have created a link with this name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
         ensure!(stat.is_dir(), "{name} is not a directory; set HCAD_LAB_STATE to a directory");
         ensure!(
@@ -58,7 +57,7 @@ impl States {
     /// Creates the directory of a new testbed.
     ///
     /// # Errors
-    /// Fails if a testbed with this name already exists.
+    /// Fails if a testbed named `name` already exists.
     pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
         let _lock = self.lock()?;
         let folder = self.0.join(name.as_str());
@@ -152,7 +151,7 @@ impl Drop for State {
     }
 }
 
-/// Removes a testbed's directory if the testbed is no longer running. Returns whether the directory was removed.
+/// Removes a testbed's directory unless the testbed is running. Returns whether it was removed.
 fn remove_if_dead(folder: &Path) -> Result<bool> {
     match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
         Ok(Err(TryLockError::WouldBlock)) => return Ok(false),

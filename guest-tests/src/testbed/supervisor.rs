@@ -1,4 +1,4 @@
-//! The process that owns a testbed's guests and daemons, and serves the testbed's socket.
+//! The process that owns a testbed's guests and daemons and serves its socket.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -36,7 +36,7 @@ pub(super) const IPV4_GID: &str = "1";
 /// lease, which is the connection to `guest-lab up`.
 ///
 /// # Errors
-/// Fails if the guests do not boot. In this case, `guest-lab up` is notified if it is still running.
+/// Fails if the guests do not boot. `guest-lab up` is then notified if it is still running.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot set up the connection to 'guest-lab up'")?;
     let (reader, mut writer) =
@@ -141,7 +141,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Remove the state before sending the reply, because the client may reuse the name immediately.
+    // Remove the state before sending the reply: the client may reuse the name immediately.
     drop(run);
     drop::<State>(state);
     if let Some(stop_request) = stop_request {
@@ -150,7 +150,7 @@ async fn supervise(
     Ok(())
 }
 
-/// The reason why a boot was aborted.
+/// Why a boot was aborted.
 enum NotBooted {
     Failed(Error),
     Stopped(StopRequest),
@@ -160,7 +160,7 @@ enum NotBooted {
 /// events stop the testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// `up` has released the lease, so closing it no longer has any effect.
+    /// `up` has released the lease. Closing it no longer has any effect.
     Kept,
     LeaseClosed,
     Signal,
@@ -196,7 +196,7 @@ impl Ends {
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
-                    // The thread may live as long as the watched process, but does not keep the supervisor alive.
+                    // The thread may run as long as the watched process, but does not keep the supervisor alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
                     // If the receiver has been dropped, the testbed has already stopped.
                     let _ = ended.send(());
@@ -233,7 +233,7 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
 
 /// Waits until a message arrives on the lease or the lease is closed.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
-    // Cancelling `fill_buf` loses no data. `up` sends its message in a single write, so `receive` does not wait.
+    // Cancelling `fill_buf` does not lose data. As `up` sends its message in a single write, `receive` does not wait.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -398,8 +398,8 @@ impl Testbed {
     }
 }
 
-/// Serves each client in its own task. Dropping the future ends the tasks, so that none of them holds a lock on a guest
-/// that is being stopped.
+/// Serves each client in its own task. Dropping the future ends the tasks: none of them may hold a lock on a guest that
+/// is being stopped.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     let mut clients = JoinSet::new();
     loop {
@@ -449,14 +449,14 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     send(&mut writer, &reply).await
 }
 
-/// Allocates a port for a command and adds the guest's environment variables to those of the command.
+/// Allocates a port for a command and adds the guest's environment variables to the command's.
 async fn begin(
     bed: &Testbed,
     guest: GuestName,
     mut start: Start,
 ) -> Result<(Arc<RunningGuest>, Taken, Start)> {
     let guest = bed.guest(guest)?;
-    // Check the guest first, because the port would never be freed if the guest did not execute the command.
+    // Check the guest first. The port would never be freed if the guest did not execute the command.
     guest.check().await?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);

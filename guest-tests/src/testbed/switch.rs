@@ -1,7 +1,7 @@
 //! The Ethernet network between guests: a learning switch for NICs that send their frames over UDP.
 //!
 //! Tests use this network for out-of-band communication, and soft-RoCE runs on it. The switch has a socket for each
-//! guest, so the receiving socket identifies the sender.
+//! guest: the receiving socket identifies the sender.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// Starts a switch for the NICs that receive frames at these UDP addresses.
+    /// Starts a switch for the NICs that receive frames at the UDP addresses `nics`.
     ///
     /// # Errors
     /// Fails if no ports are free.
@@ -52,7 +52,7 @@ impl Switch {
         Ok(Self { ends, _tasks: tasks })
     }
 
-    /// Returns the UDP addresses to which the NICs must send their frames, in the same order as the NICs.
+    /// Returns the UDP addresses that the NICs must send their frames to, in the order of the NICs.
     pub(super) fn ends(&self) -> &[SocketAddr] {
         &self.ends
     }
@@ -93,12 +93,12 @@ impl Target {
     }
 }
 
-/// The port at which each MAC address was learned.
+/// The port that each MAC address was learned at.
 #[derive(Debug, Default)]
 struct Table(HashMap<Mac, usize>);
 
 impl Table {
-    /// Learns the source address of a received frame and returns the frame's destination.
+    /// Learns a received frame's source address and returns its destination.
     fn target(&mut self, from: usize, frame: &[u8]) -> Target {
         let addresses = frame.get(..HEADER).and_then(|header| header.first_chunk::<12>());
         let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Drop };

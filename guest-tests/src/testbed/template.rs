@@ -30,7 +30,7 @@ pub enum Template {
     Ucx,
 }
 
-/// Contents of a testbed, selected by a kind of RDMA device or by a template.
+/// A testbed's contents, selected by a kind of RDMA device or by a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Kind(Kind),
@@ -178,7 +178,7 @@ fn messaging(place: Place) -> String {
         .map(|(name, value)| format!("export {name}={value}\n"))
         .collect();
     let shell = serve(&remote_shell::serve(&place.ip().to_string()), remote_shell::PORT);
-    // Without `-P 0`, the server would wait for MPI. The server exits after each client, so it runs in a loop.
+    // Without `-P 0`, the server would wait for MPI. It exits after each client and therefore runs in a loop.
     let server = if place.is_first() {
         serve("while true; do ucx_perftest -P 0; done", UCX_PORT)
     } else {
@@ -191,8 +191,7 @@ fn messaging(place: Place) -> String {
     )
 }
 
-/// Returns shell code that starts a server and waits until the server listens on a TCP port. The server outlives the
-/// shell.
+/// Returns shell code that starts a server and waits until it listens on a TCP port. The server outlives the shell.
 fn serve(line: &str, port: u16) -> String {
     format!(
         "setsid sh -c '{line}' </dev/null >/dev/null 2>&1 &

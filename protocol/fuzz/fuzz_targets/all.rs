@@ -1,4 +1,4 @@
-//! All fuzz targets of the protocol crate in one program, because each program links the whole crate. The environment
+//! All fuzz targets of the protocol crate in one program, as each program links the whole crate. The environment
 //! variable `HCAD_FUZZ_TARGET` selects the target.
 #![no_main]
 

@@ -16,8 +16,8 @@ use protocol::hca::jingzhao::transition::Transition;
 use protocol::hca::jingzhao::wqe::{NextUnit, RecvWqe, SendWqe};
 use protocol::hca::jingzhao::{PAGE, icm};
 
-/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second byte is the service
-/// type of its QP, and the entry follows. Accepted input must round-trip.
+/// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second its QP's service type,
+/// and the entry follows. Accepted input must round-trip.
 pub fn decode_wqe(input: &[u8]) {
     let [opcode, service, entry @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -56,8 +56,8 @@ pub fn decode_wqe(input: &[u8]) {
 }
 
 /// Parses the mailboxes of a sequence of commands as a device would. A command consists of a byte that selects it, a
-/// four-byte in_modifier, the length of its mailbox in units of 32 bytes (one byte), and the mailbox. All QP commands
-/// operate on the same QP.
+/// four-byte in_modifier, a one-byte mailbox length in units of 32 bytes, and the mailbox. All QP commands operate on
+/// the same QP.
 pub fn decode_mailbox(input: &[u8]) {
     let mut rest = input;
     let mut qp = StoredQpc::default();
@@ -136,7 +136,7 @@ fn read(op: Op, in_modifier: u32, mailbox: &[u8]) {
     }
 }
 
-/// Returns mailbox contents, padded with zeros, as a device reads them.
+/// Returns mailbox contents as a device reads them, padded with zeros.
 pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     let len = bytes.len().min(N);

@@ -309,7 +309,7 @@ impl Running {
 
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
-        // SAFETY: kill takes no pointers, and no other process has the child's ID until the child is reaped.
+        // SAFETY: kill takes no pointers. The child has not been reaped, so its ID is still its own.
         ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::station::Station;
 use crate::tools::{Exchange, Ready};
 
 const PORT: u16 = 5201;
-/// Time limit for one run, including setup and teardown.
+/// Timeout for one run, including setup and teardown.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

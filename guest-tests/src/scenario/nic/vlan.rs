@@ -14,7 +14,7 @@ const SERVICE: u16 = 300;
 const INNER: u16 = 301;
 
 /// Checks two VLANs concurrently. They must carry the same kinds of traffic as the untagged network, and a VLAN with
-/// only one member must carry no traffic.
+/// only one member must not carry any.
 pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for vlan in [FIRST, LAST] {
         // Assign a priority to the frames in this VLAN.
@@ -52,7 +52,8 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Ok(())
 }
 
-/// Checks service tags, and customer tags inside service tags. The kernel, not the NIC, inserts and strips these tags.
+/// Checks service tags, and customer tags inside service tags. The kernel, not the NIC, inserts and strips service
+/// tags.
 pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for station in [&mut *a, &mut *b] {
         add(station, "802.1ad", SERVICE, "").await?;

@@ -1,5 +1,5 @@
 //! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be
-//! used, because it needs a tracepoint that kernel 7.3 no longer has.
+//! used: it needs a tracepoint that kernel 7.3 no longer has.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use super::ping;
 use super::station::{Station, carrier, mac_text};
 use crate::tools::{line, signal, spawn, wait};
 
-/// Time limit for a program to start or to exit in an emulated guest.
+/// Timeout for starting or stopping a program in an emulated guest.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time limit for the packets to be counted.
+/// How long it may take until all packets are counted.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for a case that starts `testpmd`.
+/// Timeout for a case that starts `testpmd`.
 pub(super) const SOCKET_LIMIT: Duration = Duration::from_secs(400);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) name: &'static str,
-    /// Arguments for the DPDK device. Busy polling is disabled, because it keeps arming the CQs.
+    /// Arguments for the DPDK device. Busy polling is disabled, as it keeps arming the CQs.
     arguments: &'static str,
     /// Names of the driver's counters for the echo requests and, if the driver sends the replies, for the replies.
     counters: &'static [&'static str],
@@ -155,7 +155,7 @@ impl Socket {
         for counter in self.counters {
             before.push(count(b, counter).await?);
         }
-        // Make guest `a` resolve the address again, because testpmd must also answer ARP requests.
+        // Make guest `a` resolve the address again: testpmd must also answer ARP requests.
         a.sh(&format!("ip neighbour flush dev {device}")).await?;
         ping::until_answered(a, &address).await?;
         let text = a.sh(&format!("ping -n -q -c {ECHOES} -i 0.05 -W 5 -s 1400 {address}")).await?;
@@ -174,7 +174,7 @@ async fn attached(station: &mut Station) -> Result<()> {
     station.within(START_TIMEOUT, &until).await.context("no XDP program was attached").map(drop)
 }
 
-/// Returns the value of a driver counter.
+/// Returns a driver counter's value.
 async fn count(station: &mut Station, counter: &str) -> Result<u64> {
     let device = station.device.clone();
     let all = statistics(&mut station.vm, &device).await?;

@@ -1,5 +1,5 @@
 //! Unplugs a card while it carries traffic, then plugs it in again. A QEMU without the change "vfio-user: Do not delete
-//! the subregion" aborts during the unplug. If that happens, the cases are skipped.
+//! the subregion" aborts during the unplug. In that case, the remaining cases are skipped.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::vm::LastState;
 
 /// TCP port of the program that uses the unplugged card.
 const OTHER_PORT: u16 = PORT + 1;
-/// Path of the counter of RoCE packets received by a device.
+/// Path of a device's counter of received RoCE packets.
 const RECEIVED: &str = "/port/roce";
 /// Number of packets that prove progress.
 const UNDER_WAY: u64 = 100;
 const PROGRESS: Duration = Duration::from_secs(60);
-/// Time allowed for QEMU to release a card's memory after it reports that the card is deleted.
+/// How long QEMU may take to release a card's memory after it reports the card's deletion.
 const RELEASE: Duration = Duration::from_secs(3);
 /// Message printed by a QEMU that lacks the change.
 const ASSERTION: &str = "subregion->container == mr";

@@ -1,4 +1,4 @@
-//! Two guests whose devices are recorded. Both guests use the same driver, `ib_mthca` or `irdma`.
+//! Two guests with recorded devices. Both use the same driver, `ib_mthca` or `irdma`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -53,7 +53,7 @@ struct Card {
     daemon: Daemon,
     device: &'static str,
     ip: Ipv4Addr,
-    /// Keeps the directory with the sockets alive.
+    /// The run directory that contains the sockets.
     _run: Option<RunDir>,
 }
 
@@ -228,7 +228,7 @@ impl Pair {
         await_text(a, &[&path], &[state], PORT_TIMEOUT).await
     }
 
-    /// Unloads and reloads the RDMA driver of guest `a`, but not the modules on which it depends.
+    /// Unloads and reloads guest `a`'s RDMA driver, but not the modules that it depends on.
     pub(super) async fn reload(&mut self) -> Result<()> {
         let module = match &self.kind {
             Kind::Mthca(_) => "ib_mthca",
@@ -256,7 +256,7 @@ impl Pair {
 }
 
 /// Returns whether one end exited successfully while the other was still waiting for an acknowledgement of its last
-/// message. This can happen because the ping-pong programs do not synchronise before they exit.
+/// message. The ping-pong programs do not synchronise before they exit.
 fn missed_last_ack(ends: &Ends) -> bool {
     let is_done = |end: &ProgramEnd| end.status == ExitStatus::Code(0) && end.stdout.contains(" iters in ");
     let is_alone = |end: &ProgramEnd| {

@@ -19,7 +19,7 @@ enum Mistake {
 impl Mistake {
     const ALL: [Self; 5] = [Self::RemoteKey, Self::Beyond, Self::LocalKey, Self::TooLong, Self::PeerGone];
 
-    /// Posts a valid request, one that fails and one that must be flushed, and checks the three statuses.
+    /// Posts a valid request, one that fails and one that must be flushed, and checks all three statuses.
     async fn happen(self, pair: &mut Pair) -> Result<()> {
         let may_be_lost =
             pair.is_wire_bad() && matches!(self, Self::RemoteKey | Self::Beyond | Self::TooLong);

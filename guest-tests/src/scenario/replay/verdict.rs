@@ -1,4 +1,4 @@
-//! Runs `hcad replay` on a record and checks its output.
+//! Runs `hcad replay` on a recording and checks its output.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time limit for a replay. A record that covers several minutes replays in seconds, but takes longer on a busy host or
-/// in a debug build.
+/// Timeout for a replay. A recording of several minutes replays in seconds, but takes longer on a busy host or in a
+/// debug build.
 const LIMIT: Duration = Duration::from_secs(240);
-/// End of the output if there were no differences and hcad closed the record cleanly.
+/// End of the output if there were no differences and hcad closed the recording cleanly.
 const NO_DIFFERENCES: &str = "no differences; recording ended: closed by hcad\n";
 
 /// Files that are written while a device is recorded.
@@ -27,7 +27,7 @@ impl Files {
         self.trace.with_extension("again.trace")
     }
 
-    /// Replays the record with this hcad program. Returns the counts printed by hcad and the size of the record.
+    /// Replays the recording with the given hcad program. Returns the counts that hcad prints and the recording's size.
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);

@@ -13,7 +13,7 @@ use super::{Bench, Extent, witness};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Time limit for soft-RoCE to count the last frames in flight.
+/// How long soft-RoCE may take to count the last frames in flight.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -47,7 +47,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Adds each impairment in both directions with this probability.
+/// Adds each impairment in both directions with the given probability.
 async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
     let mut rules = Impairments::default();
     for (direction, seed) in [("tx", "1"), ("rx", "2")] {
@@ -135,7 +135,7 @@ async fn dropped(bench: &Bench) -> Result<u64> {
 }
 
 /// Checks that the receiver of ECN-marked data sends congestion notifications (IBTA annex A17, section A17.9).
-/// Soft-RoCE ignores the notifications.
+/// Soft-RoCE ignores them.
 async fn marked(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, _] = bench.connect(Service::Rc, 1024).await?;
     let mut marks = Impairments::default();

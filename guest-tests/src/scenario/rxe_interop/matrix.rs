@@ -80,7 +80,7 @@ impl Matrix {
             return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
         }
         let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
-        // One entry is enough for UD, because the maximum datagram size depends on the port, not on the connection.
+        // One entry is enough for UD, where the maximum datagram size depends on the port, not on the connection.
         connected.chain([(Service::Ud, 4096)]).collect()
     }
 
@@ -109,10 +109,10 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // Messages are short, because UC does not retransmit packets that are dropped when a socket buffer is full.
+            // Messages are short: UC does not retransmit packets that are dropped when a socket buffer is full.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // The messages consist of up to 256 packets, so that some packets are likely to be lost.
+            // The messages consist of up to 256 packets, some of which are likely to be lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],

@@ -12,10 +12,9 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
 /// Checks that every received RoCE packet was intact and had a correct ICRC.
 ///
-/// Soft-RoCE counts only packets that pass its ICRC check, so their number must equal the number of UDP datagrams that
-/// its kernel counts. All packets from soft-RoCE must have reached the HCA, whose socket buffer is large enough.
-/// Soft-RoCE need not have received all packets from the HCA, because a burst may overrun the socket buffer of the
-/// emulated NIC.
+/// Soft-RoCE counts only packets that pass its ICRC check. Their number must equal that of the UDP datagrams counted by
+/// its kernel. All packets from soft-RoCE must have reached the HCA, whose socket buffer is large enough. In the other
+/// direction, a burst may overrun the emulated NIC's socket buffer, so some may be missing.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
@@ -39,7 +38,7 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
 /// Returns the number of datagrams that reached soft-RoCE but failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // Read the number of UDP datagrams first, so that a datagram that arrives between the two reads is not counted as
+    // Read the number of UDP datagrams first. Otherwise, a datagram that arrives between the two reads would count as
     // dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;

@@ -1,5 +1,5 @@
-//! Two vfio-user clients without guests, and the disturbances applied to them. Each client acts as both the VMM and the
-//! driver of its HCA.
+//! Two vfio-user clients without guests, and their disturbances. Each client acts as both the VMM and the driver of its
+//! HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const SENT: u64 = 0;
 const RECEIVED: u64 = COUNT as u64 * STRIDE;
 const READ: u64 = 2 * RECEIVED;
 const REGION: u64 = 3 * RECEIVED;
-/// Time limit for a round, including the time during which processes are stopped.
+/// Timeout for a round, including the time during which processes are stopped.
 const ROUND_TIMEOUT_MS: u32 = 60_000;
 const STEP: Duration = Duration::from_secs(90);
 /// Number of received packets after which a flood counts as started.
@@ -40,7 +40,7 @@ const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// The VMM resets the function and keeps its vfio-user connection.
+    /// The VMM resets the function but keeps its vfio-user connection.
     Reset,
     /// The client disconnects abruptly, and a new client connects immediately.
     Leave,
@@ -52,7 +52,7 @@ impl Disturbance {
     pub(super) const ALL: &[Self] = &[Self::Reset, Self::Leave, Self::PortDown, Self::SwitchCapture];
 }
 
-/// The HCA socket to which a client connects.
+/// The HCA socket that a client connects to.
 #[derive(Clone, Debug)]
 pub(super) struct Attachment {
     pub(super) name: String,
@@ -142,8 +142,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// Executes the disturbance while the peer floods the victim's memory with WRITEs, which need no action by the
-    /// victim's driver. The peer's requests must then fail, because the victim no longer responds.
+    /// Executes the disturbance while the peer floods the victim's memory with WRITEs, which do not involve the
+    /// victim's driver. The victim no longer responds afterwards, and the peer's requests must fail.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };

@@ -1,4 +1,4 @@
-//! A pair of stock guests that exchange messages, and the disturbances that are applied to each guest.
+//! A pair of stock guests that exchange messages, and their disturbances.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::vm::Vm;
 
 /// Number of messages that each end must receive to prove progress.
 const PROGRESS: u64 = 8;
-/// Time limit for progress while other guests may be booting.
+/// Timeout for progress while other guests may be booting.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for an end to report the loss of its peer after the retries are exhausted.
+/// How long an end may take to report the loss of its peer after the retries are exhausted.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -29,7 +29,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub(super) enum Disturbance {
     /// QEMU is killed and immediately restarted.
     KillQemu,
-    /// The daemon is killed and restarted. QEMU does not reconnect to the new daemon, so the guest is rebooted.
+    /// The daemon is killed and restarted. As QEMU does not reconnect to the new daemon, the guest is rebooted.
     KillDaemon,
     StopQemu,
     StopDaemon,
@@ -138,7 +138,7 @@ impl<'a> Pair<'a> {
             }
             Disturbance::LeaveLog => {
                 end.seat.daemon()?.1.process().read_output(Reading::Over);
-                // A port change causes the daemon to write a log line.
+                // A port change makes the daemon write a log line.
                 take_port_down(&end.seat.control, Duration::ZERO).await
             }
             Disturbance::KillQemu | Disturbance::KillDaemon | Disturbance::ReloadDriver => {

@@ -26,7 +26,7 @@ const HOLES: u64 = 70_000;
 const BATCH: usize = 256;
 const GUEST_MEMORY: u64 = 64 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
-/// Time limit for the daemon to accept the next client after the previous one disconnects.
+/// How long the daemon may take to accept the next client after the previous one disconnects.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
 /// Attacks on a daemon that maps memory provided by its client.
@@ -56,7 +56,7 @@ impl Attack {
     pub(super) const ALL: &[Self] =
         &[Self::HugeFiles, Self::ManyWindows, Self::NoHugePages, Self::FullDisk, Self::CutFile];
 
-    /// Returns the reason why this machine cannot run the attack, if any.
+    /// Returns why this machine cannot run the attack, or `None` if it can.
     pub(super) fn obstacle(self) -> Option<String> {
         let tried = match self {
             Self::FullDisk => FullDisk::create().map(drop),
@@ -69,7 +69,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// Fails if the attack could not be attempted, or if the daemon permitted more than it should.
+    /// Fails if the attack could not be attempted, or if the daemon permitted more than it should have.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();
@@ -171,8 +171,7 @@ fn connect(socket: &Path) -> Result<Client> {
     }
 }
 
-/// Makes QUERY_ADAPTER write to an address, and returns the command's status (JingZhao interface, sections 1.2 and
-/// 3.2).
+/// Makes QUERY_ADAPTER write to an address and returns the command's status (JingZhao interface, sections 1.2 and 3.2).
 fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     const HCR: u64 = 0x8_0000;
     const GO: u32 = 1 << 23;

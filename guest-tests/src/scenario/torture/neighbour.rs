@@ -1,5 +1,5 @@
-//! The daemon that serves all HCAs except c and d. It is disturbed in several ways: it is stopped, its log is not read,
-//! or a hostile client uses one of its HCAs.
+//! The daemon that serves all HCAs except c and d. Disturbances stop it, leave its log unread, or have a hostile client
+//! use one of its HCAs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::process::Reading;
 
 /// Number of times that a port goes down and up while the daemon's log is not read.
 const CHANGES: usize = 10;
-/// Time limit for the daemon to detect that a client has disconnected.
+/// How long the daemon may take to detect that a client has disconnected.
 const SETTLED: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     Stop,
-    /// The pipe to which the daemon writes its log is full.
+    /// The pipe that the daemon logs to is full.
     StallLog,
     Attack(Attack),
 }
@@ -62,7 +62,7 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once, so that memory retained by the allocator is not counted as a leak.
+    /// Runs each attack once, so that memory that the allocator retains does not count as a leak.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;

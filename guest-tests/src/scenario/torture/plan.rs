@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 /// Range of pauses before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
 /// Range of durations for lasting disturbances, in milliseconds. Even two in a row end before a requester exhausts its
-/// retries ([`super::RETRY_TIME`]), so no connection is lost.
+/// retries ([`super::RETRY_TIME`]) and loses its connection.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

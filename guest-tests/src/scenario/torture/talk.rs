@@ -11,9 +11,9 @@ use crate::line_program::LineProgram;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../../guest/stock_traffic.py");
-/// Time limit for loading a Python interpreter and the verbs modules.
+/// Timeout for loading a Python interpreter and the verbs modules.
 const START: Duration = Duration::from_secs(120);
-/// Time limit for any other request to the program.
+/// Timeout for any other request to the program.
 const STEP: Duration = Duration::from_secs(60);
 
 /// Values of rdma-core's `ibv_wc_status`.
@@ -70,12 +70,12 @@ impl Talker {
         Ok(Self { program, lid })
     }
 
-    /// Creates a queue pair for the connection with this number.
+    /// Creates a queue pair for connection `connection`.
     pub(super) async fn prepare(&self, vm: &mut Vm, connection: u32) -> Result<Place> {
         self.program.ask(STEP, vm, "prepare", json!({ "connection": connection })).await
     }
 
-    /// Connects the queue pair, so that it can receive from the peer.
+    /// Connects the queue pair so that it can receive from the peer.
     pub(super) async fn connect(&self, vm: &mut Vm, peer: &Self, place: Place) -> Result<()> {
         let arguments = json!({ "lid": peer.lid, "peer": place, "timeout": super::ACK_TIMEOUT });
         self.program.ask(STEP, vm, "connect", arguments).await

@@ -18,7 +18,7 @@ const PEER_PSN: u32 = 0xff_fffe;
 const OWN_PSN: u32 = 0xff_ffff;
 /// Size of the HCA's memory region in bytes.
 const REGION: u64 = 65536;
-/// Time limit for completions that should arrive immediately.
+/// Timeout for completions that should arrive immediately.
 const DUE_MS: u32 = 10_000;
 
 /// AETH syndromes (IBTA, AETH syndrome field).
@@ -96,7 +96,7 @@ fn rtr(attributes: &Attributes) -> Transition {
 }
 
 impl<'a> Link<'a> {
-    /// Runs a case on a new connection and then destroys the connection.
+    /// Runs a case on a new connection, then destroys the connection.
     pub(super) fn with(
         bench: &'a mut Bench,
         attributes: &Attributes,
@@ -248,7 +248,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects a packet with this opcode and the PSN of the HCA's packet `n`.
+    /// Expects a packet with opcode `op` and the PSN of the HCA's packet `n`.
     pub(super) fn expect(&mut self, op: &str, n: u32) -> Result<Packet> {
         let packet = self.next()?;
         let expected = Self::own_psn(n);
@@ -256,7 +256,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects an acknowledgement with this syndrome for the peer's packet `n`. The credit count of an ACK is
+    /// Expects an acknowledgement with the given syndrome for the peer's packet `n`. The credit count of an ACK is
     /// ignored.
     pub(super) fn expect_acknowledge(&mut self, n: u32, syndrome: u8, msn: u32) -> Result<()> {
         let packet = self.next()?;
@@ -277,7 +277,7 @@ impl<'a> Link<'a> {
         runtime.block_on(control.counter(path))
     }
 
-    /// Checks that the HCA drops these packets without responding and counts each of them in the counter `path`.
+    /// Checks that the HCA drops `packets` without responding and counts each of them in the counter `path`.
     pub(super) fn expect_drops(&mut self, path: &str, packets: &[Packet]) -> Result<()> {
         let before = self.counter(path)?;
         self.send_all(packets)?;
@@ -288,7 +288,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Checks that the HCA sends nothing more.
+    /// Checks that the HCA does not send anything else.
     pub(super) fn expect_silence(&mut self) -> Result<()> {
         let packets = self.bench.peer.rest()?;
         ensure!(packets.is_empty(), "expected no packet: {packets:?}");
@@ -330,7 +330,7 @@ impl<'a> Link<'a> {
         Ok(cqe)
     }
 
-    /// Expects a completion with this syndrome. The queue pair must then be in ERR.
+    /// Expects a completion with the given syndrome. The queue pair must then be in ERR.
     pub(super) fn expect_error(&mut self, syndrome: u8) -> Result<()> {
         let cqe = self.completion()?;
         ensure!(cqe.syndrome == Some(syndrome), "expected syndrome {syndrome:#x}: {cqe:?}");

@@ -59,7 +59,7 @@ fn fetch_add(link: &Link<'_>, n: u32, off: u64, add: u64) -> Packet {
     Packet { atomic, ack_req: true, ..link.packet("RC_FETCH_ADD", n, &[]) }
 }
 
-/// Checks that a gap in the PSNs triggers one NAK, which contains the missing PSN (IBTA 9.7.4).
+/// Checks that a gap in the PSNs triggers one NAK with the missing PSN (IBTA 9.7.4).
 fn lost(link: &mut Link<'_>, missing: u32) -> Result<()> {
     let payload = message(3 * link.mtu);
     link.post_receive(0, 4096)?;
@@ -96,7 +96,7 @@ fn psn_ahead(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
-    // The gap is closed, so the next one triggers a new NAK.
+    // Now that the gap is closed, the next one triggers a new NAK.
     let packets = link.send_message(3, &message(8));
     link.send_all(&packets)?;
     link.expect_acknowledge(1, syndrome::NAK_SEQUENCE, 1)
@@ -135,7 +135,7 @@ fn duplicate_write(link: &mut Link<'_>) -> Result<()> {
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_memory(0, &message(64))?;
-    // Software may reuse the memory once the message is complete, so the duplicate must not overwrite it.
+    // Software may reuse the memory once the message is complete. The duplicate must not overwrite it.
     link.store(0, &[0x5a; 64])?;
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
@@ -250,7 +250,7 @@ fn far_psn(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x80_0000, &message(64)) };
     link.send(&packet)?;
-    // The HCA may treat the packet as a duplicate and acknowledge the latest PSN. No other response is permitted.
+    // The HCA may treat the packet as a duplicate and acknowledge the latest PSN, but must not send any other response.
     for answer in link.rest()? {
         ensure!(answer.psn == Link::peer_psn(0xff_ffff), "answered {answer:?}");
     }
@@ -267,7 +267,7 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
     let packets = link.send_message(0, &payload);
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::RNR | timer, 0)?;
-    // The packets after the rejected one are out of sequence, but cause no further NAK because the RNR NAK is
+    // The packets after the rejected one are out of sequence, but must not cause another NAK while the RNR NAK is
     // outstanding.
     link.expect_silence()?;
     link.post_receive(0, 4096)?;
@@ -391,7 +391,7 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&requests)?;
     ensure!(responses(link, 0, &["RC_RDMA_READ_RESPONSE_ONLY"], 1)? == content(0, 8), "content differs");
     let next = link.next()?;
-    // The response to the atomic also acknowledges the SEND, so a separate ACK is optional.
+    // The response to the atomic also acknowledges the SEND. A separate ACK is optional.
     if next.is("RC_ACKNOWLEDGE") {
         ensure!(next.psn == Link::peer_psn(1), "acknowledges {next:?}");
         link.next()?;
@@ -402,7 +402,7 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the results of sixteen atomics are kept for duplicates, because sixteen may be outstanding (JingZhao
+/// Checks that the results of sixteen atomics, as many as may be outstanding, are kept for duplicates (JingZhao
 /// interface, section 10.4).
 fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
@@ -418,7 +418,7 @@ fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(0, &16u64.to_le_bytes())
 }
 
-/// Checks that a duplicate READ with a wrong key gets no response. Only a packet with the expected PSN may cause a NAK
+/// Checks that a duplicate READ with a wrong key is not answered. Only a packet with the expected PSN may cause a NAK
 /// (IBTA 9.7.5).
 fn duplicate_read_of_wrong_key(link: &mut Link<'_>) -> Result<()> {
     let request = link.read_request(0, link.reth(0, 8));
@@ -443,8 +443,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a READ gets no response if its PSN is that of a duplicate but the READ was never executed. Such a READ
-/// may stem from an earlier connection between the same queue pairs, so its key may be valid.
+/// Checks that a READ with the PSN of a duplicate is not answered if it was never executed. It may stem from an earlier
+/// connection between the same queue pairs, and its key may be valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

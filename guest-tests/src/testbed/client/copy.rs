@@ -69,7 +69,7 @@ pub(super) async fn into_guest(
     target: &Target,
     to: &Path,
 ) -> Result<()> {
-    // Resolve the path, because a path such as `.` has no last component.
+    // Resolve the path: one such as `.` has no last component.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
     // If the logs are in the directory itself, everything is copied.
     let excluded = excluded.and_then(|path| path.canonicalize().ok()).filter(|path| *path != from);
@@ -79,7 +79,7 @@ pub(super) async fn into_guest(
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
         _ => (to.parent().unwrap_or(Path::new("/")).to_owned(), last(to)?.to_owned()),
     };
-    // The option `-o` discards the owners, because the host's users do not exist in a guest.
+    // The option `-o` discards the owners: the host's users do not exist in a guest.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
     let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];
@@ -118,7 +118,7 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or directory to an archive under this name, except the directory `excluded`.
+/// Writes a file or directory to an archive as `name`, except the directory `excluded`.
 fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);

@@ -17,7 +17,7 @@ use crate::testbed::name::Target;
 /// Terminal type used if the environment does not specify one.
 const TERM: &str = "xterm-256color";
 /// Signals to forward to the command. If the command has a terminal, Ctrl-C and Ctrl-\ generate SIGINT and SIGQUIT in
-/// the guest, and SIGHUP is not forwarded. If the user's terminal closes, this program exits and the command is
+/// the guest, and SIGHUP is not forwarded. When the user's terminal closes, this program exits and the command is
 /// terminated.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
@@ -109,7 +109,7 @@ pub(super) async fn run_as_local(target: &Target, mut start: Start, tty: Option<
     result.map(exit_code)
 }
 
-/// Reads standard input in a separate thread, because a blocking read cannot be cancelled.
+/// Reads standard input in a separate thread, as a blocking read cannot be cancelled.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

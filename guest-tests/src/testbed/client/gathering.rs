@@ -1,7 +1,7 @@
 //! Synchronises a command that runs on several hosts. The command starts once all guests are ready, and no guest stops
 //! before the command has ended in all of them.
 //!
-//! Guest 0 listens on a TCP port, to which all guests connect, including guest 0. A message is a JSON object on a single
+//! Guest 0 listens on a TCP port that all guests, including guest 0, connect to. A message is a JSON object on a single
 //! line. If a connection closes before the guest's command has ended, the guest has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::testbed::node::Node;
 use crate::testbed::protocol::{receive, send};
 
-/// Time limit for all guests to connect, and then for all of them to boot.
+/// How long the guests may take to connect, and then to boot.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time limit for a connection to send its first message.
+/// How long a connection may take to send its first message.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 /// Interval between attempts to connect to guest 0.
 const RETRY: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ enum Report {
     },
     /// The guest has booted.
     Ready,
-    /// The command has ended with this exit status.
+    /// The command has ended with the given exit status.
     Ended(u8),
 }
 
@@ -60,7 +60,7 @@ enum Notice {
     Rejected(String),
 }
 
-/// The connection of this guest to guest 0.
+/// This guest's connection to guest 0.
 pub(super) struct Gathering {
     writer: OwnedWriteHalf,
     notices: mpsc::Receiver<Notice>,
@@ -122,7 +122,7 @@ impl Gathering {
         }
     }
 
-    /// Waits until another guest has failed, and returns the reason. This future is cancel-safe.
+    /// Waits until another guest has failed and returns the reason. This future is cancel-safe.
     pub(super) async fn failed(&mut self) -> anyhow::Error {
         failure(&self.notice().await)
     }
@@ -135,7 +135,7 @@ impl Gathering {
         send(&mut self.writer, &Report::Ended(status)).await.context("guest 0 has failed")?;
         match self.notice().await {
             Notice::AllEnded => Ok(()),
-            // This guest already knows that its own command failed.
+            // This guest has just reported its own failure.
             Notice::Failed { .. } if status != 0 => Ok(()),
             other => Err(failure(&other)),
         }
@@ -184,7 +184,7 @@ async fn connect(node: &Node) -> Result<TcpStream> {
     }
 }
 
-/// An event on the connection of a guest.
+/// An event on a guest's connection.
 enum Event {
     /// The channel reports whether the guest is accepted.
     Joined(u8, OwnedWriteHalf, oneshot::Sender<bool>),
@@ -296,7 +296,7 @@ impl State {
         all
     }
 
-    /// Announces the first failure.
+    /// Reports the first failure to all guests.
     async fn fail(&mut self, notice: Notice) {
         if self.failed.is_none() {
             self.announce(&notice).await;
@@ -304,7 +304,7 @@ impl State {
         }
     }
 
-    /// Sends a notice to all guests. Guest 0 is the last one, because it may exit as soon as it receives the notice.
+    /// Sends a notice to all guests. Guest 0 comes last: it may exit as soon as it receives the notice.
     async fn announce(&mut self, notice: &Notice) {
         for writer in self.writers.values_mut().rev() {
             // The guest may have disconnected already.
@@ -334,7 +334,7 @@ mod tests {
         all
     }
 
-    /// Connects another guest to the same guest 0, and returns the error that it receives.
+    /// Connects another guest to the same guest 0 and returns the error that it receives.
     async fn stranger(gathering: &Gathering, job: &str, rank: u8) -> anyhow::Error {
         let port = gathering.writer.peer_addr().unwrap().port();
         let node = Node { rank, hosts: vec!["localhost".into(); 2], port, job: job.into() };

@@ -99,7 +99,7 @@ fn current_folder() -> Result<PathBuf> {
 
 impl Here {
     /// Boots the guests, runs the command in them, and stops them. A single command uses this program's input and
-    /// output and receives its signals. The output of several commands is printed line by line. If one of them
+    /// output and receives its signals. The output of several commands is printed line by line, and if one of them
     /// fails, the others are terminated after a grace period.
     ///
     /// # Errors

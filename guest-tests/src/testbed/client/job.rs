@@ -37,14 +37,14 @@ pub(super) struct Job<'a> {
     pub(super) wanted: &'a UpOptions,
     /// Prefix of the testbed's default name. The process ID follows it.
     pub(super) prefix: &'a str,
-    /// Directory in which the logs are collected.
+    /// Directory to collect the logs in.
     pub(super) logs: Option<&'a Path>,
 }
 
 impl Job<'_> {
     /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned,
-    /// or 1 if that status is 0 but stopping the testbed reported a problem, such as a driver's violation of a rule. A
-    /// signal that arrives during the boot cancels the boot. After the boot, `run` handles signals.
+    /// or 1 if that was 0 but a problem was reported while stopping, such as a driver violation. A signal that arrives
+    /// during the boot cancels it. After the boot, `run` handles signals.
     ///
     /// # Errors
     /// Fails if the guests do not boot, or if `run` fails. The logs are collected even then.
@@ -70,7 +70,7 @@ impl Job<'_> {
         };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // Remove the parent directory, which contains all runs of this testbed.
+                // Remove the parent directory, which contains all of the testbed's runs.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("the logs are in {}", folder.display());
@@ -114,8 +114,8 @@ impl Job<'_> {
 }
 
 /// Runs a command in all guests simultaneously. If the command fails in one guest, returns its exit status and
-/// terminates the command in all guests in which it has not ended within [`GRACE`]. Dropping the future also terminates
-/// the command in all guests. `task` sets the time limit, if there is one.
+/// terminates it wherever it has not ended within [`GRACE`]. Dropping the future also terminates the command in all
+/// guests. `task` sets the time limit, if any.
 pub(super) async fn run_in_all(
     description: &Description,
     start: &Start,
@@ -146,7 +146,7 @@ pub(super) async fn run_in_all(
     result
 }
 
-/// Waits until a command fails, and returns its exit status. Returns 0 if all commands succeed.
+/// Waits until a command fails and returns its exit status. Returns 0 if all commands succeed.
 async fn first_failure(running: &mut JoinSet<Result<ExitStatus>>) -> Result<u8> {
     while let Some(ended) = running.join_next().await {
         let code = exit_code(ended??);
@@ -157,8 +157,8 @@ async fn first_failure(running: &mut JoinSet<Result<ExitStatus>>) -> Result<u8> 
     Ok(0)
 }
 
-/// Prints the output of a guest's command, with the guest's name before each line. Also writes the output to a file in
-/// the log directory.
+/// Prints the output of a guest's command, with the guest's name before each line, and writes it to a file in the log
+/// directory.
 struct Transcript {
     guest: GuestName,
     file: LineWriter<File>,
@@ -218,7 +218,7 @@ fn remove_old_logs(all: &Path, prefix: &str) -> Result<()> {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name().to_str().and_then(|name| name.parse::<TestbedName>().ok());
         if name.is_some_and(|name| name.as_str().starts_with(prefix) && !running.contains(&name))
-            // Ignore errors, because another run may be removing the same directory.
+            // Ignore errors: another run may be removing the same directory.
             && let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified())
         {
             old.push((modified, entry.path()));

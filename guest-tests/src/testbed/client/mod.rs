@@ -102,7 +102,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         // Signals are forwarded to the command in the guest.
         Command::Exec(exec) => Ok(or_failure_of_lab(exec.run().await)),
         Command::Up(up) => until_signal(up.run()).await.map(success),
-        // `ci` handles signals itself, because it collects the logs first.
+        // `ci` handles signals itself: it collects the logs first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
         Command::Here(here) => Ok(or_failure_of_lab(here.run().await)),
         Command::Node(node) => Ok(or_failure_of_lab(node.run().await)),
@@ -134,7 +134,7 @@ pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result
     }
 }
 
-/// Time limit for a supervisor's reply. It exceeds the supervisor's own time limits for querying a guest.
+/// Timeout for a supervisor's reply. It exceeds the supervisor's own timeouts for querying a guest.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection to a testbed's supervisor.
@@ -181,7 +181,7 @@ async fn describe(testbed: &TestbedName) -> Result<Description> {
     }
 }
 
-/// Returns all kernel messages of a guest.
+/// Returns all of a guest's kernel messages.
 async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>> {
     match ask(testbed, &Request::Messages { guest }).await? {
         Reply::Messages(lines) => Ok(lines),

@@ -27,7 +27,7 @@ pub enum Root {
 }
 
 impl Root {
-    /// Executes the command. The list of packages is changed only after the root file system has been built.
+    /// Executes the command. The package list is changed only after the root file system has been built.
     ///
     /// # Errors
     /// Fails if a package cannot be fetched.

@@ -25,7 +25,7 @@ pub(super) enum Printed {
     Errors(Vec<u8>),
 }
 
-/// Input, output and control messages of a command.
+/// A command's input, output and control messages.
 pub(super) struct Pipes {
     /// Chunks of at most [`MAX_PAYLOAD`] bytes. Closing the channel ends the input.
     pub(super) input: mpsc::Receiver<Vec<u8>>,
@@ -73,8 +73,8 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // Reading a frame is not cancel-safe, so frames are read by a dedicated task rather than in a branch of the
-        // `select!`.
+        // Reading a frame is not cancel-safe. Frames are therefore read by a dedicated task rather than in a branch of
+        // the `select!`.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -130,8 +130,8 @@ impl Session {
     }
 }
 
-/// Runs a command with the given input until it exits. Returns its exit status, and its standard output and standard
-/// error combined.
+/// Runs a command with the given input until it exits. Returns its exit status and its combined standard output and
+/// standard error.
 ///
 /// # Errors
 /// Same as for [`Session::start`] and [`Session::run`].

@@ -13,7 +13,7 @@ use super::copy;
 use crate::testbed::UpOptions;
 use crate::testbed::name::Target;
 
-/// Directory in the guests to which the files are copied.
+/// Directory in the guests that the files are copied to.
 const FOLDER: &str = "/work";
 
 /// Options of the commands that copy a directory to their guests and run a command there.
@@ -49,7 +49,7 @@ impl TaskOptions {
         copy::into_guest(&self.folder, self.logs.as_deref(), target, Path::new(FOLDER)).await
     }
 
-    /// Runs the command by polling `status`. Fails if the time limit expires first.
+    /// Runs the command by polling `status`. Fails if the timeout expires first.
     pub(super) async fn limit(&self, status: impl Future<Output = Result<u8>>) -> Result<u8> {
         timeout(Duration::from_secs(self.timeout), status).await.with_context(|| {
             format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
@@ -81,8 +81,7 @@ pub(super) fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the files in a directory take up at most `limit` bytes in total, not counting the directory
-/// `excluded`.
+/// Returns whether the files in a directory, without the directory `excluded`, take up at most `limit` bytes in total.
 fn fits(folder: &Path, excluded: Option<&Path>, limit: u64) -> Result<bool> {
     let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
     let excluded = excluded.and_then(|path| path.canonicalize().ok());

@@ -39,7 +39,7 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Returns the current size of the terminal.
+/// Returns the terminal's current size.
 pub(super) fn size() -> Option<Size> {
     let size = tcgetwinsize(stdin()).ok()?;
     Some(Size { rows: size.ws_row, columns: size.ws_col })

@@ -11,17 +11,17 @@ use anyhow::{Context, Result, ensure};
 
 /// Disk space charged for each new file or directory, in addition to its content. This is the usual block size.
 const ENTRY_LEN: u64 = 4096;
-/// Maximum number of directories. Their entries are kept in memory until everything else has been unpacked.
+/// Maximum number of directories, whose entries are kept in memory until everything else has been unpacked.
 const MOST_DIRECTORIES: usize = 100_000;
-/// Maximum size in bytes of the metadata that precedes an entry, such as long file names. Metadata is kept in memory.
+/// Maximum size in bytes of the metadata that precedes an entry, such as long file names. It is kept in memory.
 const LONGEST_METADATA: u64 = 1 << 20;
 /// Block size of an archive. The contents of entries are padded to whole blocks.
 const BLOCK_LEN: u64 = 512;
 /// Maximum number of bytes after the last entry. tar usually pads by at most 10 KiB.
 const LONGEST_PADDING: u64 = 1 << 20;
 
-/// Unpacks the file or directory called `name` to `to`, which appears only when it is complete. The rest of the
-/// archive is discarded. The unpacked files take up at most `limit` bytes.
+/// Unpacks the file or directory called `name` to `to`, which appears only when it is complete. The rest of the archive
+/// is discarded. The unpacked files may take up at most `limit` bytes.
 ///
 /// # Errors
 /// Fails if the archive is invalid, is too large or does not contain `name`, or if its contents cannot be written.
@@ -45,11 +45,11 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     let mut archive = tar::Archive::new(Metered { archive, allowance: Rc::clone(&allowance) });
     archive.set_preserve_permissions(true);
     let mut space = Space { limit, left: limit, last: PathBuf::new() };
-    // A directory's permissions may forbid creating files in it, so directories are unpacked last, deepest first.
+    // Since a directory's permissions may forbid creating files in it, directories are unpacked last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
     // Allowance left over from the previous entry. If that entry's content was not unpacked, the next read needs the
-    // allowance to skip the content.
+    // allowance to skip it.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);
@@ -75,7 +75,7 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     for mut entry in folders {
         entry.unpack_in(folder)?;
     }
-    // Read the archive to its end, because tar in the guest would fail otherwise.
+    // Read the archive to its end. Otherwise, tar in the guest would fail.
     allowance.set(LONGEST_PADDING);
     io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop).map_err(Into::into)
 }
@@ -89,8 +89,8 @@ struct Space {
 }
 
 impl Space {
-    /// Charges an entry with this path and size, including the directories in its path that are not shared with the
-    /// previous entry.
+    /// Charges an entry with the given path and size, including the directories in its path that it does not share with
+    /// the previous entry.
     fn charge(&mut self, path: &Path, len: u64) -> Result<()> {
         let parts = path.components();
         let shared = parts.clone().zip(self.last.components()).take_while(|(a, b)| a == b).count();
@@ -148,7 +148,7 @@ mod tests {
         archive.into_inner().unwrap()
     }
 
-    /// Unpacks `file` with a limit of 1 MiB. Checks that nothing was written, and returns the error.
+    /// Unpacks `file` with a limit of 1 MiB. Checks that nothing was written and returns the error.
     fn error(archive: impl Read) -> String {
         let root = tempfile::tempdir().unwrap();
         let error = format!("{:#}", unpack(archive, "file", &root.path().join("to"), MIB).unwrap_err());

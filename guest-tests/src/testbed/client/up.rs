@@ -105,7 +105,7 @@ impl Up {
             line(&list::table(std::slice::from_ref(&leased.description)))?;
         }
         if self.foreground {
-            // No further events are expected, so this loop ends when the supervisor exits.
+            // No further events are expected. This loop ends when the supervisor exits.
             while leased.supervisor.event().await?.is_some() {}
             bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
@@ -113,7 +113,7 @@ impl Up {
     }
 }
 
-/// The reason why the guests did not boot.
+/// Why the guests did not boot.
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
@@ -122,7 +122,7 @@ pub(super) struct NotUp {
 }
 
 impl NotUp {
-    /// Converts the reason to an error that also names the log directory.
+    /// Converts the reason into an error that also names the log directory.
     pub(super) fn into_error(self) -> Error {
         match self.folder {
             Some(folder) => {
@@ -206,7 +206,7 @@ impl Leased {
     }
 }
 
-/// Time limit for a supervisor to stop its guests and daemons.
+/// How long a supervisor may take to stop its guests and daemons.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval while waiting for the supervisor to exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -233,7 +233,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Closes the lease and waits up to [`STOP_TIMEOUT`] for the supervisor to exit, so that no guest outlives this
+    /// Closes the lease and waits up to [`STOP_TIMEOUT`] for the supervisor to exit. No guest is to outlive this
     /// program.
     fn drop(&mut self) {
         if self.is_kept {
@@ -248,16 +248,15 @@ impl Drop for Supervisor {
     }
 }
 
-/// Starts this program as a supervisor with the same command line. The supervisor runs in a new session, so it is not
-/// affected by Ctrl-C or by the closing of the terminal. If `name` is given, it is added to the command line as the
-/// testbed's name. `marker` marks the command lines of `guest-lab here` and `guest-lab node`, because their defaults
-/// differ.
+/// Starts this program as a supervisor with the same command line. It runs in a new session and is not affected by
+/// Ctrl-C or when the terminal closes. If `name` is given, it is added to the command line as the testbed's name.
+/// `marker` marks the command lines of `guest-lab here` and `guest-lab node`, whose defaults differ.
 fn start_supervisor(name: Option<&TestbedName>, marker: Option<&str>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments have already been validated. Relative paths remain valid, because the supervisor runs in the same
+    // The arguments have already been validated. Relative paths remain valid: the supervisor runs in the same
     // directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
@@ -268,7 +267,7 @@ fn start_supervisor(name: Option<&TestbedName>, marker: Option<&str>) -> Result<
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     let log = supervisor_log()?;
     command.stdout(log.try_clone()?).stderr(log);
-    // SAFETY: only setsid is called between fork and exec. It is async-signal-safe and accesses no memory.
+    // SAFETY: only setsid is called between fork and exec. It is async-signal-safe and does not access memory.
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
     }
@@ -292,7 +291,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // The heading is only informative, so errors are ignored.
+    // Ignore errors: the heading is only informative.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }

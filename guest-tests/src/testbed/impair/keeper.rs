@@ -17,7 +17,7 @@ use crate::testbed::name::GuestName;
 /// Name of the log file in the testbed's run directory.
 const LOG: &str = "impairments.log";
 
-/// A guest's device, whose network connection the keeper impairs.
+/// A guest's device, as needed to impair its network connection.
 #[derive(Clone, Debug)]
 pub(in crate::testbed) struct Link {
     pub(in crate::testbed) guest: GuestName,
@@ -88,8 +88,8 @@ struct Active<'a> {
 }
 
 impl Network {
-    /// Executes an episode, including its end. A device that does not respond, for example because its daemon was
-    /// killed, does not affect the others.
+    /// Executes an episode, including its end. A device that does not respond, such as one whose daemon was killed,
+    /// does not affect the others.
     async fn run(&self, begun: Instant, episode: &Episode) -> Result<()> {
         sleep_until(begun + episode.start).await;
         let (active, mut outcome) = self.apply(episode).await;
@@ -168,7 +168,7 @@ fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Returns a seed that is easy to type.
+/// Returns a short seed, which is easy to type.
 pub(in crate::testbed) fn seed_of_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() % 1_000_000)
 }

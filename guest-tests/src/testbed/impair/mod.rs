@@ -1,8 +1,8 @@
 //! Network impairments requested with `--impair`, implemented with hcad's impairment rules.
 //!
-//! A [`Plan`] is a sequence of [`Episode`]s. Each episode adds rules or takes links down, and later reverts these
-//! changes. Plans depend only on their profile, their seed and the guests, so they can be repeated. The `keeper`
-//! executes them.
+//! A [`Plan`] is a sequence of [`Episode`]s. Each episode adds rules or takes links down, and later reverts its
+//! changes. Plans depend only on their profile, their seed and the guests, and can be repeated. The `keeper` executes
+//! them.
 
 mod keeper;
 mod plan;

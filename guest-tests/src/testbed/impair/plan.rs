@@ -17,12 +17,12 @@ const PARTITION: Duration = Duration::from_secs(10);
 /// Ranges, in milliseconds, of the pause before a random episode and of the episode's duration.
 const PAUSE_MS: std::ops::Range<u64> = 1_000..5_000;
 const LENGTH_MS: std::ops::Range<u64> = 1_000..8_000;
-/// Range, in milliseconds, of the time for which a random episode keeps a link down.
+/// Range, in milliseconds, of how long a random episode keeps a link down.
 const DOWN_MS: std::ops::Range<u64> = 100..1_500;
 /// Range of the factor for a random episode's probabilities and delays.
 const FACTOR: std::ops::Range<u32> = 1..6;
 
-/// Faults that begin and end at given times.
+/// Faults with a common start and duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Episode {
     pub profile: Profile,
@@ -99,7 +99,7 @@ impl Iterator for Plan {
     }
 }
 
-/// Returns the profile's episode with this number, counted from 0, or `None` if the profile has fewer episodes.
+/// Returns the profile's episode `number`, counted from 0, or `None` if the profile has fewer episodes.
 fn of_profile(profile: Profile, macs: &[String], number: u32) -> Option<Episode> {
     let (start, length, faults) = match profile {
         Profile::Flapping => {
@@ -114,7 +114,7 @@ fn of_profile(profile: Profile, macs: &[String], number: u32) -> Option<Episode>
             if number > 0 {
                 return None;
             }
-            // Each frame is sent by one device, so rules for sent frames affect it only once.
+            // Each frame is sent by a single device: rules for sent frames affect it only once.
             let faults = (1..).zip(0..macs.len()).flat_map(|(seed, guest)| rules(profile, guest, 1, seed));
             (Duration::ZERO, None, faults.collect())
         }
@@ -140,8 +140,8 @@ fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
     }
 }
 
-/// Separates the guests for which `is_near` returns true from all others. The receiving side drops the frames, because
-/// broadcast and multicast frames do not identify their receivers.
+/// Separates the guests for which `is_near` returns true from all others. As broadcast and multicast frames do not
+/// identify their receivers, the receiving side drops the frames.
 fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for guest in 0..macs.len() {
@@ -155,8 +155,8 @@ fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
 
 /// Draws an episode that starts after `end`.
 fn random(rng: &mut ChaCha8Rng, end: Duration, macs: &[String]) -> Episode {
-    // Draw every value in every episode, even if its profile does not use the value. Later values then do not depend on
-    // the profile.
+    // Draw every value in every episode, even if its profile does not use it. Later values then do not depend on the
+    // profile.
     let pause = rng.random_range(PAUSE_MS);
     let profile = Profile::ALL[rng.random_range(0..Profile::ALL.len())];
     let length = rng.random_range(LENGTH_MS);

@@ -27,7 +27,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Creates the server's disk, which has room for `mib` MiB of data.
+    /// Creates the server's disk with room for `mib` MiB of data.
     pub(super) fn new(
         hca: Device,
         lab: &'a Lab,

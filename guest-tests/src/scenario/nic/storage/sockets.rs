@@ -14,9 +14,9 @@ use crate::tools::{line, stop, wait};
 /// The program that runs at both ends.
 const PROGRAM: &str = include_str!("../../../../guest/sockets.py");
 const BYTES: u64 = 32 << 20;
-/// Time limit for the interpreter to start.
+/// Timeout for starting the interpreter.
 const START: Duration = Duration::from_secs(60);
-/// Time limit for the transfer.
+/// Timeout for the transfer.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug)]
@@ -35,14 +35,14 @@ const FAMILIES: &[Family] = &[
     Family { name: "rds", options: &["CONFIG_RDS_RDMA"], modules: "rds_rdma", routed: false, tells: &[] },
     // RoCEv2 requires version 2 of SMC-R. Without a router, the server would take the client's MAC address from the
     // version 1 proposal (smc_find_rdma_v2_device_serv, af_smc.c). A client whose device has no RoCEv1 addresses omits
-    // its MAC address from the proposal, so the server would connect its queue pair to an all-zero MAC address.
+    // it, and the server would connect its queue pair to an all-zero MAC address.
     Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: SMC_TELLS },
 ];
 
 const SMC_TELLS: &[&str] = &[
     "smc: ",
-    // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. The
-    // driver first moves it from RESET to the error state, although the RDMA core does not permit this transition.
+    // For a second link, the server creates a queue pair, does not find a second device, and destroys the queue pair.
+    // The driver first moves it from RESET to the error state, although the RDMA core does not permit this transition.
     "old_state=0x0, new_state=0x6",
 ];
 

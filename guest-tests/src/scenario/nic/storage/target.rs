@@ -17,7 +17,7 @@ use crate::tools::{stop, wait};
 
 /// Path of the generated content.
 const CONTENT: &str = "/dev/shm/content";
-/// Time limit for connecting, or for detecting a lost peer, in emulated guests on a busy host.
+/// Timeout for connecting, or for detecting a lost peer, in emulated guests on a busy host.
 const SOON: Duration = Duration::from_secs(60);
 /// Directory of the RDMA device in sysfs.
 const DEVICE: &str = "/sys/class/infiniband/mlx5_0";
@@ -25,7 +25,7 @@ const DEVICE: &str = "/sys/class/infiniband/mlx5_0";
 const POLL: Duration = Duration::from_millis(200);
 /// Number of bytes that fio must have transferred before the outage begins.
 const UNDER_WAY: u64 = 1 << 20;
-/// Time limit for a client to reconnect. The delays between its attempts grow to half a minute.
+/// How long a client may take to reconnect. The delays between its attempts grow to half a minute.
 const RECONNECT: Duration = Duration::from_secs(120);
 /// Number of 256 KiB blocks written during the capture.
 const RECORDED: u32 = 4;
@@ -39,7 +39,7 @@ const KEY_REPLACED: &str = "abnormal ae_id = 0x102 ";
 /// A kind of server outage.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outage<'a> {
-    /// The server disconnects its clients, and later accepts them again.
+    /// The server disconnects its clients and accepts them again later.
     LetGo,
     /// The server's guest is killed, and a new guest takes over its disk.
     Killed(&'a Place<'a>),
@@ -86,13 +86,13 @@ impl Target {
         self.protocol.name
     }
 
-    /// Returns the time limit for transferring all data in both directions and for running fio.
+    /// Returns the timeout for transferring all data in both directions and for running fio.
     pub(super) fn limit(&self) -> Duration {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// Starts the server and connects the client, which writes and reads a small amount of data. The traffic is
-    /// captured for other checks.
+    /// Starts the server and connects the client, which writes and reads a small amount of data. Other checks use the
+    /// captured traffic.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
         let daemon = daemon(&pair.client)?;
         let control = daemon.controls();
@@ -149,7 +149,7 @@ impl Target {
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
         self.end(pair).await?;
-        // Messages that the server logs when a client disconnects must not be attributed to the next protocol.
+        // Do not attribute the messages that the server logs on a disconnect to the next protocol.
         self.judge(pair, self.protocol.loss).await
     }
 
@@ -246,7 +246,7 @@ impl Target {
         }
     }
 
-    /// Causes an outage of the server while fio runs. fio must continue, and all data must be correct.
+    /// Causes a server outage while fio runs. fio must continue, and all data must be correct.
     pub(super) async fn survives_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
         let before = pair.client.rdma_received().await?;
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;

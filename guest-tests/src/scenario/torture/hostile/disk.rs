@@ -11,7 +11,7 @@ use crate::limits::Limit;
 /// Length of the file. None of its blocks are allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in the mount namespace of a helper process. It exists for as long as that process runs.
+/// A full tmpfs in the mount namespace of a helper process. It exists as long as that process runs.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
@@ -19,8 +19,8 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Creates a full tmpfs that is visible only to the helper process. The process runs in a user namespace, because
-    /// mounting requires root privileges.
+    /// Creates a full tmpfs that is visible only to the helper process. Mounting requires root privileges, so the
+    /// process runs in a user namespace.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);
@@ -49,7 +49,7 @@ impl FullDisk {
         match open(&path) {
             Ok(file) => Ok(Self { holder, file }),
             Err(error) => {
-                // Ignore errors, because the process may already have exited.
+                // Ignore errors: the process may already have exited.
                 let _ = holder.kill();
                 let _ = holder.wait();
                 Err(error)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Time limit for a reply. The host may be busy, and the daemon may be stopped for several seconds.
+/// Timeout for a reply. The host may be busy, and the daemon may be stopped for several seconds.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Maximum length of a reply in bytes.
 const LONGEST: usize = 1 << 16;
@@ -57,7 +57,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Maps `len` bytes of a file for DMA. Without a file, announces a range that the daemon cannot map.
+    /// Maps `len` bytes of a file for DMA. Without a file, adds a range that the daemon cannot map.
     pub(super) fn map(
         &mut self,
         address: u64,

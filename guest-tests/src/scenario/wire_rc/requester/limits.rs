@@ -105,8 +105,8 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. The
-/// region is too small for a message of more than 256 packets, so two messages of 200 packets are sent.
+/// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. As the
+/// region is too small for a message of more than 256 packets, two messages of 200 packets are sent.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;
@@ -184,8 +184,7 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks payloads whose lengths are not multiples of four. The peer strips as many pad bytes as the pad count
-/// specifies.
+/// Checks payloads whose lengths are not multiples of four. The peer strips pad bytes according to the pad count.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {
         send(link, len)?;

@@ -63,8 +63,8 @@ fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that an ACK ends an RNR wait. Such an ACK means that the receiver has become ready and has received a
-/// duplicate of the request.
+/// Checks that an ACK ends an RNR wait. It means that the receiver has become ready and has received a duplicate of the
+/// request.
 fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -129,8 +129,8 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that each retransmission is sent no earlier than the ACK timeout and no later than four times that timeout
-/// (IBTA 9.7.6.1.3).
+/// Checks that each retransmission is sent no earlier than the ACK timeout and no later than four times that (IBTA
+/// 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);
     send(link, 8)?;
@@ -176,8 +176,8 @@ fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Sends only the first of three responses, so that the HCA requests the other two again. Checks that a response with
-/// opcode `op` is then rejected.
+/// Sends only the first of three responses, which makes the HCA request the other two again. Checks that a response
+/// with opcode `op` is then rejected.
 fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;

@@ -1,4 +1,4 @@
-//! Header fields that the HCA ignores, and those for which it drops the packet and counts a specific reason.
+//! Header fields that the HCA ignores, and those that make it drop the packet and count a specific reason.
 
 use anyhow::{Result, ensure};
 

@@ -214,7 +214,7 @@ fn duplicate_read_wrong_key(link: &mut Link<'_>) -> Result<()> {
     link.expect_state(state::RTS)
 }
 
-/// Checks that a duplicate atomic gets no response if its result has been discarded. Only sixteen results are kept
+/// Checks that a duplicate atomic is not answered once its result has been discarded. Only sixteen results are kept
 /// (JingZhao interface, section 10.4).
 fn forgotten_atomic(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;

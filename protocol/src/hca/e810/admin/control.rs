@@ -11,22 +11,22 @@ use crate::layout;
 layout! {
     /// Response to "get version".
     pub struct Version[16] {
-        /// Version of the boot ROM.
+        /// The boot ROM's version.
         @0   rom: u32,
-        /// Build ID of the firmware.
+        /// The firmware's build ID.
         @4   build: u32 => Hex,
         /// Branch of the firmware version.
         @8   firmware_branch: u8,
         @9   firmware_major: u8,
         @10  firmware_minor: u8,
-        /// Patch level of the firmware.
+        /// The firmware's patch level.
         @11  firmware_patch: u8,
         /// Branch of the API version.
         @12  api_branch: u8,
         /// Major API version; always 1.
         @13  api_major: u8,
         @14  api_minor: u8,
-        /// Patch level of the API.
+        /// The API's patch level.
         @15  api_patch: u8,
     }
 }
@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// Parameters of "request resource", of its response, and of "release resource".
+    /// Parameters of "request resource", its response, and "release resource".
     pub struct ResourceLock[16] {
         /// Resource to lock or release.
         @0   resource: ResourceId as u16,

@@ -1,4 +1,4 @@
-//! Decoded fields of commands and responses, for traces.
+//! Decoded command and response fields, for traces.
 
 use super::capability::{Capabilities, Capability};
 use super::control::{DriverVersion, QueueShutdown, ResourceLock, Version};
@@ -21,7 +21,7 @@ use crate::describe::{Describe, Value, Visitor};
 use crate::hca::e810::package::{Download, PackageCount, PackageInfo};
 use crate::layout;
 
-/// Parameters of a command or of its response.
+/// Parameters of a command or its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters<'a> {
     /// Opcode, or `None` if it is unknown.
@@ -86,7 +86,7 @@ impl Describe for Parameters<'_> {
     }
 }
 
-/// Buffer of a command or of its response.
+/// Buffer of a command or its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
     /// Opcode, or `None` if it is unknown.
@@ -114,7 +114,7 @@ impl Describe for Buffer<'_> {
             }
             Some(Opcode::AddVsi | Opcode::UpdateVsi) => one(bytes, VsiContext::parse_prefix, to),
             Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {
-                // Show only the first rule, because Linux drivers send one rule per command.
+                // Show only the first rule: Linux drivers send one rule per command.
                 headed(bytes, RuleHeader::parse_prefix, to, |rest, to| rule(bytes, rest, to))
             }
             Some(Opcode::GetDefaultTopology | Opcode::AddElements) => {

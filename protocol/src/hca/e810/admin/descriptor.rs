@@ -1,4 +1,4 @@
-//! Descriptors of the admin send and receive queues.
+//! Admin send and receive queue descriptors.
 //!
 //! # Spec
 //! E810 interface, sections 4.1 and 4.2.
@@ -17,13 +17,13 @@ pub const BUFFER_LEN: usize = 4096;
 pub const LARGE_FROM: usize = 512;
 
 layout! {
-    /// An admin descriptor: a command, the completion that overwrites the command, or an event.
+    /// An admin descriptor: a command, the completion that overwrites it, or an event.
     pub struct Descriptor[32] {
-        /// Type and completion state of the descriptor.
+        /// The descriptor's type and completion state.
         @0   flags: Flags as u16,
         /// Opcode of the command or event; see [`super::opcode::Opcode`].
         @2   opcode: u16 => Hex,
-        /// Length of the buffer in bytes. In a completion, the number of bytes written.
+        /// Buffer length in bytes. In a completion, the number of bytes written.
         @4   buffer_len: u16,
         /// Return value; see [`super::status::AdminStatus`].
         @6   status: u16,
@@ -45,7 +45,7 @@ layout! {
 }
 
 impl Descriptor {
-    /// Returns the address of the buffer.
+    /// Returns the buffer's address.
     pub fn buffer(&self) -> Iova {
         let address = self.parameters.last_chunk().map(BufferAddress::parse).unwrap_or_default();
         Iova::new(u64::from(address.high) << 32 | u64::from(address.low))
@@ -68,8 +68,8 @@ bitflags! {
         const READ = 1 << 10;
         /// BUF: the command has a buffer.
         const BUFFER = 1 << 12;
-        /// SI: the driver requests an interrupt on completion. The device ignores this flag, because commands complete
-        /// before the driver can poll.
+        /// SI: the driver requests an interrupt on completion. The device ignores this flag: commands complete before
+        /// the driver can poll.
         const INTERRUPT = 1 << 13;
     }
 }

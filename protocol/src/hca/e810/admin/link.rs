@@ -34,7 +34,7 @@ layout! {
         @0   phy_low: u64 => Hex,
         /// More PHY types, one bit each.
         @8   phy_high: u64 => Hex,
-        /// Current abilities of the PHY.
+        /// The PHY's current abilities.
         @16  abilities: PhyAbilities as u8,
         @17  low_power: u8,
         @34  fec: u8 => Hex,
@@ -55,12 +55,12 @@ layout! {
 }
 
 bitflags! {
-    /// Abilities of a PHY, or the requested configuration.
+    /// A PHY's abilities, or the requested configuration.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct PhyAbilities: u32 {
         /// The port sends pause frames.
         const TX_PAUSE = 1 << 0;
-        /// The port honours received pause frames.
+        /// The port acts on received pause frames.
         const RX_PAUSE = 1 << 1;
         /// The link is enabled.
         const LINK_ENABLED = 1 << 3;

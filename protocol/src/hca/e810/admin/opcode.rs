@@ -16,7 +16,7 @@ macro_rules! opcodes {
             /// All supported commands and events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns the opcode with this code, or `None` if the code is unknown.
+            /// Returns the opcode with code `code`, or `None` if it is unknown.
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*
@@ -44,23 +44,23 @@ opcodes! {
     GetVersion = 0x0001 "get_version";
     /// Reports the driver version.
     DriverVersion = 0x0002 "driver_version";
-    /// Announces that the driver is about to disable the queue.
+    /// Notifies the device that the driver is about to disable the queue.
     QueueShutdown = 0x0003 "queue_shutdown";
     /// Acquires a resource lock.
     RequestResource = 0x0008 "request_resource";
     /// Releases a resource lock.
     ReleaseResource = 0x0009 "release_resource";
-    /// Lists the capabilities of the function.
+    /// Lists the function's capabilities.
     FunctionCapabilities = 0x000a "function_capabilities";
-    /// Lists the capabilities of the device.
+    /// Lists the device's capabilities.
     DeviceCapabilities = 0x000b "device_capabilities";
-    /// Reads the MAC address of the function.
+    /// Reads the function's MAC address.
     ReadMac = 0x0107 "read_mac";
-    /// Sets the MAC address of the function.
+    /// Sets the function's MAC address.
     WriteMac = 0x0108 "write_mac";
     /// Leaves PXE boot mode.
     ClearPxe = 0x0110 "clear_pxe";
-    /// Lists the elements of the switch.
+    /// Lists the switch elements.
     GetSwitchConfig = 0x0200 "get_switch_config";
     /// Configures forwarding on the port.
     SetPortParameters = 0x0203 "set_port_parameters";
@@ -75,7 +75,7 @@ opcodes! {
     AddRules = 0x02a0 "add_rules";
     UpdateRules = 0x02a1 "update_rules";
     RemoveRules = 0x02a2 "remove_rules";
-    /// Clears the configuration of the function.
+    /// Clears the function's configuration.
     ClearPfConfig = 0x02a4 "clear_pf_config";
     /// Selects the priority flow control mode.
     SetPfcMode = 0x0303 "set_pfc_mode";
@@ -87,14 +87,14 @@ opcodes! {
     MoveElements = 0x0408 "move_elements";
     SuspendElements = 0x0409 "suspend_elements";
     ResumeElements = 0x040a "resume_elements";
-    /// Reads the enhanced transmission selection (ETS) of the port.
+    /// Reads the port's enhanced transmission selection (ETS).
     QueryPortEts = 0x040e "query_port_ets";
     DeleteElements = 0x040f "delete_elements";
     AddRateProfiles = 0x0410 "add_rate_profiles";
     /// Reads the scheduler's resources.
     QuerySchedulerResources = 0x0412 "query_scheduler_resources";
     RemoveRateProfiles = 0x0415 "remove_rate_profiles";
-    /// Reads the capabilities of the PHY.
+    /// Reads the PHY's capabilities.
     GetPhyCapabilities = 0x0600 "get_phy_capabilities";
     SetPhyConfig = 0x0601 "set_phy_config";
     /// Configures the MAC's frame size and flow control.

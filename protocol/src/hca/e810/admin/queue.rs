@@ -1,5 +1,5 @@
-//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups. Each group consists of
-//! a header, which specifies the parent in the scheduler tree, and the group's queues or queue sets.
+//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups, each of which consists
+//! of a header with the parent in the scheduler tree, followed by queues or queue sets.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -22,9 +22,9 @@ layout! {
 layout! {
     /// Parameters of "disable queues".
     pub struct DisableParameters[16] {
-        /// Type of the reset that this command belongs to; 0 for none.
+        /// Type of reset that the command belongs to; 0 for none.
         @0[1:0]  reset: u8,
-        /// Whether the command continues the previous command.
+        /// Whether the command continues the previous one.
         @0[2]    continued: bool,
         /// Whether to drop pending frames.
         @0[3]    flush: bool,
@@ -46,9 +46,9 @@ layout! {
     /// A transmit queue to add.
     pub struct AddQueue[48] {
         @0   queue: u16,
-        /// Scheduler leaf of the queue, chosen by the device.
+        /// The queue's scheduler leaf, chosen by the device.
         @4   teid: Teid as u32,
-        /// Context of the transmit queue.
+        /// The transmit queue's context.
         @8   context: TxContext,
         /// Scheduling parameters of the leaf.
         @32  element: ElementData,

@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of the table. A VSI context encodes the kind differently.
+    /// Returns the kind of table, which a VSI context encodes differently.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,

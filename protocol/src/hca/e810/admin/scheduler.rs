@@ -56,7 +56,7 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of commands whose buffer contains a list, and of their responses.
+    /// Parameters of commands whose buffer contains a list, and their responses.
     pub struct ListParameters[16] {
         /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
@@ -83,7 +83,7 @@ layout! {
 }
 
 layout! {
-    /// Header of a list of elements to move. The TEIDs of the elements follow.
+    /// Header of a list of elements to move, followed by their TEIDs.
     pub struct Move[12] {
         /// Parent before the move.
         @0  source: Teid as u32,
@@ -98,7 +98,7 @@ layout! {
     pub struct Element[24] {
         /// Parent of this element.
         @0  parent: Teid as u32,
-        /// TEID of the element, chosen by the device.
+        /// The element's TEID, chosen by the device.
         @4  teid: Teid as u32,
         /// Type and scheduling parameters.
         @8  data: ElementData,
@@ -106,7 +106,7 @@ layout! {
 }
 
 layout! {
-    /// Type of an element and its share of the bandwidth.
+    /// An element's type and its share of the bandwidth.
     pub struct ElementData[16] {
         @0     kind: ElementKind as u8,
         /// Whether the generic section is valid.
@@ -203,7 +203,7 @@ layout! {
         @0  physical_levels: u16,
         /// Number of layers visible to drivers.
         @2  logical_levels: u16,
-        /// Flattening bitmap, which selects the elements that are reset together.
+        /// Flattening bitmap: the elements that are reset together.
         @4  flattening: u8 => Hex,
         /// Maximum number of elements that a device reset handles.
         @5  max_device_reset: u8,
@@ -249,11 +249,11 @@ layout! {
         @2       profile: u16,
         /// Burst size in bytes.
         @4       burst: u16,
-        /// Multiplier of the rate.
+        /// The rate multiplier.
         @6       multiplier: u16,
         /// Wake-up time of the rate limiter.
         @8       wake_up: u16,
-        /// Rate in the device's encoding.
+        /// The rate in the device's encoding.
         @10      encoding: u16,
     }
 }
@@ -261,13 +261,13 @@ layout! {
 layout! {
     /// Parameters of "query port ETS".
     pub struct PortEtsParameters[16] {
-        /// Root element of the port.
+        /// The port's root element.
         @0  port: Teid as u32,
     }
 }
 
 layout! {
-    /// Response to "query port ETS". It lists the elements of the traffic classes.
+    /// Response to "query port ETS", with the elements of the traffic classes.
     pub struct PortEts[64] {
         /// Valid traffic classes, one bit each.
         @0   valid_classes: u8 => Hex,

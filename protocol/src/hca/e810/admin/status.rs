@@ -57,12 +57,12 @@ pub struct AdminError {
     pub status: AdminStatus,
     /// Field or object at fault.
     pub what: &'static str,
-    /// Value of that field, or number of that object.
+    /// The field's value or the object's number.
     pub value: u64,
 }
 
 impl AdminError {
-    /// Creates an error with this return value.
+    /// Creates an error with return value `status`.
     pub const fn new(status: AdminStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }

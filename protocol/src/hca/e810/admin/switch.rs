@@ -23,7 +23,7 @@ layout! {
     pub struct SwitchElement[6] {
         /// Element number, ten bits.
         @0[9:0]    number: u16,
-        /// Type of the element: 0 for a physical port, 1 for a virtual port, 2 for a VSI.
+        /// Element type: 0 for a physical port, 1 for a virtual port, 2 for a VSI.
         @0[15:14]  kind: u8,
         /// Switch ID, 16 bits.
         @2         switch_id: u16,
@@ -147,7 +147,7 @@ impl Recipe {
     /// Number of recipes in the switch.
     pub const COUNT: usize = 8;
 
-    /// Returns the recipe with this number, or `None` if it is not supported.
+    /// Returns recipe `number`, or `None` if it is not supported.
     pub const fn from_number(number: u16) -> Option<Self> {
         Some(match number {
             0 => Self::EtherType,

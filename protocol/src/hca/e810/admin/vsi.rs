@@ -19,7 +19,7 @@ layout! {
         @2       flags: u16 => Hex,
         /// Virtual function that owns the VSI.
         @4       function: u8,
-        /// Type of the VSI: 0 for a virtual function, 1 for VMDq, 2 for a physical function, 3 for embedded management.
+        /// VSI type: 0 for a virtual function, 1 for VMDq, 2 for a physical function, 3 for embedded management.
         @6[1:0]  kind: u8,
     }
 }
@@ -109,7 +109,7 @@ impl Field for Sections {
 }
 
 layout! {
-    /// Connection of a VSI to the switch.
+    /// A VSI's connection to the switch.
     pub struct SwitchSection[4] {
         /// Switch ID, eight bits.
         @0     switch_id: u8,
@@ -119,7 +119,7 @@ layout! {
         @1[6]  local_loopback: bool,
         /// Whether the VSI discards its own frames on receive.
         @1[7]  source_prune: bool,
-        /// Whether the VSI receives only frames whose VLAN prune list contains the VSI.
+        /// Whether the VSI receives only frames whose VLAN prune list contains it.
         @2[0]  vlan_prune: bool,
         /// Selects additional prune lists.
         @2[3:1]  other_prune: u8 => Hex,
@@ -133,9 +133,9 @@ layout! {
     pub struct SecuritySection[2] {
         /// Whether context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: whether the VSI can send only from addresses at which it receives frames.
+        /// MAC anti-spoofing: whether the VSI can send only from addresses that it receives frames at.
         @0[2]  mac_anti_spoof: bool,
-        /// Whether the VSI can send only frames whose VLAN prune list contains the VSI.
+        /// Whether the VSI can send only frames whose VLAN prune list contains it.
         @0[4]  vlan_prune: bool,
         /// Selects additional prune lists.
         @0[7:5]  other_prune: u8 => Hex,
@@ -143,7 +143,7 @@ layout! {
 }
 
 layout! {
-    /// VLAN tag handling of a VSI.
+    /// A VSI's VLAN tag handling.
     pub struct VlanSection[8] {
         @0       port_tag: u16 => Hex,
         /// Frames that the driver may send: untagged (bit 0), tagged (bit 1).
@@ -286,12 +286,12 @@ impl Field for TableKind {
     }
 }
 
-/// RSS hash function of a VSI.
+/// A VSI's RSS hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum HashKind {
     Toeplitz,
-    /// Symmetric Toeplitz. Both directions of a flow have the same hash.
+    /// Symmetric Toeplitz: both directions of a flow have the same hash.
     SymmetricToeplitz,
     /// XOR of the input words.
     Xor,
@@ -333,7 +333,7 @@ impl Field for HashKind {
 }
 
 layout! {
-    /// Flow director settings of a VSI.
+    /// A VSI's flow director settings.
     pub struct FlowDirectorSection[10] {
         /// Whether filters apply to received frames.
         @0[0]    enable: bool,
