@@ -14,7 +14,7 @@ pub(super) struct Cell {
     pub(super) service: Service,
     pub(super) operation: Operation,
     pub(super) len: u32,
-    /// Seed for the data. Every cell of a run has a different seed, so stale data from an earlier cell is detected.
+    /// Seed for the data. It differs between the cells of a run, which reveals stale data from an earlier cell.
     pub(super) seed: u64,
 }
 
@@ -42,7 +42,7 @@ const ATOMIC_OFF: u64 = 4096;
 /// Number of guard bytes before and after a message. Guard bytes must stay unchanged.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
-/// Immediate data that contains no zero bytes.
+/// Immediate data without zero bytes.
 const IMM: [u8; 4] = [0x81, 0x42, 0xc3, 0xe1];
 
 impl Operation {

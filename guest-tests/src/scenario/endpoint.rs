@@ -1,4 +1,4 @@
-//! RDMA endpoints on one fabric. They implement the same trait regardless of their drivers, so that scenarios can
+//! RDMA endpoints on one fabric. They implement the same trait regardless of their drivers, which lets scenarios
 //! connect any two of them.
 
 pub(super) mod jingzhao;
@@ -62,7 +62,7 @@ pub(super) struct Completion {
 
 /// An RDMA endpoint with one region of [`REGION`] bytes and one queue pair at a time.
 pub(super) trait Endpoint {
-    /// Returns the endpoint's address on the fabric. Packets use the IP version of this address.
+    /// Returns the endpoint's address on the fabric. Packets use its IP version.
     fn ip(&self) -> IpAddr;
 
     /// Returns whether the device writes a datagram's IP header into the GRH area, as RoCE devices do. InfiniBand

@@ -159,7 +159,7 @@ impl Side {
         Ok(())
     }
 
-    /// Checks that exactly this event has been reported.
+    /// Checks that `expected` is the only event that has been reported.
     pub(super) async fn expect_event(&self, vm: &mut Vm, expected: u32) -> Result<()> {
         let found = self.verbs.events(vm, EVENT_LIMIT).await?;
         ensure!(found == [expected], "events are {found:?}, expected {expected}");

@@ -197,7 +197,8 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
 async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     let shape = CreateQp { recv_style: RecvStyle::Unterminated, ..CreateQp::default() };
-    // A receive posted 300 ms before its message causes no RNR NAK. Three seconds are enough even on a busy host.
+    // A receive posted 300 ms before its message does not cause an RNR NAK. Three seconds are enough even on a busy
+    // host.
     for (rnr_retry, wait) in [(1, Duration::ZERO), (0, Duration::from_secs(3))] {
         let attributes = Attributes { rnr_retry, ..Attributes::default() };
         let connection = Connection::create_as(pair, &attributes, [CreateQp::default(), shape]).await?;

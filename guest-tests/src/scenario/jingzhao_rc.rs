@@ -29,7 +29,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     };
     for mtu in [4096, 256] {
         for (op_name, op) in OPS {
-            // With the smallest MTU, the longest message would take 65,536 packets per operation and cover nothing new.
+            // With the smallest MTU, the longest message would take 65,536 packets per operation without covering
+            // anything new.
             for len in SIZES.into_iter().filter(|len| *len <= 1 << 20 || mtu == 4096) {
                 let name = format!("{op_name} of {len} bytes, path MTU {mtu}");
                 case(report, &name, Case { mtu, ..Case::of(Plan::new(op, len)) }).await?;

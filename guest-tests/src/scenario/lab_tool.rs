@@ -76,7 +76,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
-    // Only the full run includes these cases, as the last one contacts a package archive each time.
+    // Only the full run includes these cases. The last one contacts a package archive each time.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         report.case("a guest without its hcad is listed as such", &hint, device_lost(&user)).await?;

@@ -12,7 +12,7 @@ use crate::services::remote_shell;
 use crate::tools::{Exchange, Ready, spawn, stop};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Ports on which `ucx_perftest` and `fi_pingpong` listen.
+/// Ports that `ucx_perftest` and `fi_pingpong` listen on.
 const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 
@@ -31,7 +31,7 @@ const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
 /// With libfabric, Open MPI also loads UCX. UCX must not monitor the program's memory: it would replace libc's `sbrk`
 /// with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI would then not detect that the heap shrinks and would
 /// not notify libfabric, which would keep using stale registrations and lose the data received into the affected pages.
-/// This affects every card for which libfabric caches registrations.
+/// This affects every card whose registrations libfabric caches.
 pub(super) const MPI_OVER_LIBFABRIC: &str =
     "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs -x UCX_MEM_EVENTS=n";
 
@@ -142,7 +142,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts the remote shell server through which Open MPI starts its daemons in guest `b`.
+    /// Starts the remote shell server that Open MPI uses to start its daemons in guest `b`.
     pub(super) async fn spawn_shell(&mut self) -> Result<ProgramId> {
         let station = &mut self.b;
         let address = station.address(0).ipv4;

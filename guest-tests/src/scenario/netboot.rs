@@ -25,7 +25,7 @@ const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A network device for which both iPXE and Linux have drivers.
+/// A network device that both iPXE and Linux have drivers for.
 #[derive(Clone, Copy, Debug)]
 struct Card {
     interface: Interface,

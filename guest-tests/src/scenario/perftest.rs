@@ -64,8 +64,8 @@ pub(super) enum Bound {
 }
 
 pub(super) const FIGURES: &[Figure] = &[
-    // With these message counts, a run lasts at least a quarter of a second, and short disturbances do not dominate the
-    // ratio.
+    // The message counts make a run last at least a quarter of a second, which keeps short disturbances from dominating
+    // the ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),

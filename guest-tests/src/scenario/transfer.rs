@@ -211,7 +211,7 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
     })
 }
 
-/// Immediate data of the first message. The value differs between messages and contains no zero bytes.
+/// Immediate data of the first message. The value differs between messages and does not contain zero bytes.
 const FIRST_IMM: u32 = 0x8142_c3e1;
 
 fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {

@@ -15,8 +15,8 @@ const DEVICE: &str = "mlx5_0";
 
 struct Transport {
     name: &'static str,
-    /// Value of `UCX_TLS` for protocols over this transport. UCX sets up reliable connections over a datagram
-    /// transport, which must be listed with `:aux`.
+    /// Value of `UCX_TLS` for protocols over the transport. UCX sets up reliable connections over a datagram transport,
+    /// which must be listed with `:aux`.
     protocols: &'static str,
     /// Lists of arguments for transport tests.
     tests: &'static [&'static [&'static str]],
@@ -62,8 +62,8 @@ const REMOTE_ACCESS: &[&str] = &[
 ];
 
 /// Setting that keeps UCX from using DevX. Without DevX, UCX cannot use atomics over `rc_mlx5`: it adds an offset to
-/// each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), and only the indirect keys that it creates through DevX
-/// accept addresses with this offset.
+/// each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`) that only the indirect keys that it creates through DevX
+/// accept.
 const WITHOUT_DEVX: &[&str] = &["UCX_IB_MLX5_DEVX=n"];
 
 /// Arguments for UCX tests of atomics.

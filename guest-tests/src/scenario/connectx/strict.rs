@@ -1,4 +1,4 @@
-//! Checks that strict mode reports no violations by the stock drivers, from loading to unloading.
+//! Checks that strict mode does not report violations by the stock drivers, from loading to unloading.
 
 use std::time::Duration;
 

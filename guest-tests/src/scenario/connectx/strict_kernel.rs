@@ -27,8 +27,8 @@ const CHANGES: &[Change] = &[
     ),
     ("wr.c", "cpu_to_be32(sg->lkey)", "cpu_to_be32(sg->lkey ^ (mlx5_planted == 1) << 20)"),
     // With bug 2, the driver rings the doorbell before it writes the doorbell record. A register read between the two
-    // writes ensures that the device sees the doorbell first. The device ignores a doorbell for WQEs that the record
-    // does not cover, so the driver then rings the doorbell a second time.
+    // writes ensures that the device sees the doorbell first. As the device ignores a doorbell for WQEs that the record
+    // does not cover, the driver then rings it a second time.
     ("wr.c", RECORD, "if (mlx5_planted != 2) qp->db.db[MLX5_SND_DBR] = cpu_to_be32(qp->sq.cur_post);"),
     (
         "wr.c",

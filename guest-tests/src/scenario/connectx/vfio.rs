@@ -126,7 +126,7 @@ impl Station {
     async fn unmapped_destination(&mut self) -> Result<()> {
         let copied = self.copy(|step| step.to = UNMAPPED).await?;
         // The queue pair is connected to itself. As the responder, it enters the error state before it receives its own
-        // NAK as the requester, so the request is flushed.
+        // NAK as the requester. The request is therefore flushed.
         ensure!(copied.syndrome == syndrome::FLUSHED, "{copied:x?}");
         self.arrives(|_| ()).await
     }

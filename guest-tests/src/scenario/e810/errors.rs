@@ -22,8 +22,8 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Size of a long request in bytes.
 const LONG: u32 = 4 << 20;
-/// Number of requests posted at once. With requests of [`LONG`] bytes, this is half a gigabyte, so most of the data is
-/// still in flight when the test takes its next step.
+/// Number of requests posted at once. With requests of [`LONG`] bytes, this is half a gigabyte, most of which is still
+/// in flight when the test takes its next step.
 const MANY: usize = 120;
 
 /// A device event, identified by its code and source (section 14.1).
@@ -95,7 +95,7 @@ impl Pair {
         self.expect_events(&[], &[]).await
     }
 
-    /// Checks that the kernels have logged exactly these device events since the last check.
+    /// Checks that the kernels have logged exactly the given device events since the last check.
     async fn expect_events(&mut self, of_a: &[DeviceEvent], of_b: &[DeviceEvent]) -> Result<()> {
         for (station, expected) in [(&mut self.a, of_a), (&mut self.b, of_b)] {
             let lines = station.new_warnings().await?;

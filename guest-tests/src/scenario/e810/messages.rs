@@ -17,7 +17,7 @@ const NORMAL: &[&str] = &[
     "Unable to turn off FW logging",
     "Unable to unregister FW logging",
     // In kernel 7.3, irdma unlinks a CQ, then destroys it, and only then removes its events from the CEQ. An interrupt
-    // that arrives in between finds these events.
+    // that arrives in between finds them.
     "Stale CEQE for CQ",
 ];
 

@@ -53,7 +53,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         Err(skip) => Err(skip),
     };
     report.case("with Debian's package", &hint, with_debians(&mut probe, debian)).await?;
-    // The device keeps a package until a full reset, so the guest restarts before the next package is tested.
+    // The device keeps a package until a full reset. Restart the guest before testing the next package.
     report.case("the guest restarts", &hint, probe.restarts()).await?;
     report.case("with the lab's package", &hint, probe.binds(Package::Synthetic)).await?;
     for &(name, line, expected) in answers::ALL {

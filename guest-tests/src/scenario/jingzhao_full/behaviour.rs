@@ -38,7 +38,7 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
         (RawCommand { op_modifier: 3, ..on(0x021, qpn) }, Some(Reset)),
     ] {
         succeed(vm, to_rts.clone()).await?;
-        // The destination QP does not exist, so no ACK arrives.
+        // The destination QP does not exist and will not send an ACK.
         qp.send(vm, memory.sge(0, 64)).await?;
         let results = succeed(vm, vec![zeros(RTS2SQD, &qp), query(QUERY_QP, qpn)]).await?;
         let state = |outbox: &[u8]| outbox.get(8).map(|byte| byte >> 4);

@@ -1,5 +1,4 @@
-//! Every form of every command, in the order in which the commands are issued. Section numbers refer to the JingZhao
-//! interface.
+//! Every form of every command, in the order of execution. Section numbers refer to the JingZhao interface.
 
 use agent::wire::{InParam, OutParam, RawCommand};
 

@@ -57,7 +57,7 @@ const fn attribute(name: &'static str, bit: u32, fields: &'static [Field]) -> At
 const CUR_STATE: Attribute = attribute("CUR_STATE", 1, &[]);
 const EN_SQD_ASYNC_NOTIFY: Attribute = attribute("EN_SQD_ASYNC_NOTIFY", 2, &[]);
 const ACCESS_FLAGS: Attribute = attribute("ACCESS_FLAGS", 3, &[]);
-/// The port has a single P_Key, so 0 is the only valid index.
+/// As the port has a single P_Key, 0 is the only valid index.
 const PKEY_INDEX: Attribute = attribute("PKEY_INDEX", 4, &[field(0x1c, 0x7f, 0, 0)]);
 pub(super) const PORT: Attribute = attribute("PORT", 5, &[field(0x1c, 7 << 24, 1 << 24, 1 << 24)]);
 const QKEY: Attribute = attribute("QKEY", 6, &[field(0x98, !0, 0x5566_7788, 0x1122_3344)]);

@@ -66,7 +66,7 @@ pub(super) enum InModifier {
 pub(super) enum Inbox {
     None,
     Bytes(u64),
-    /// A mailbox of this many bytes if op_modifier is 0, and no mailbox otherwise.
+    /// A mailbox of the given number of bytes if op_modifier is 0, and no mailbox otherwise.
     Unmodified(u64),
     /// A mailbox of ceil(n/2) * 20h bytes for n entries.
     MapIcm,

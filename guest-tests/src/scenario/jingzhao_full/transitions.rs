@@ -106,7 +106,7 @@ fn observed(qp: &TestQp, op: u16, op_modifier: u8) -> Vec<RawCommand> {
     vec![query.clone(), command(qp, op, op_modifier), query]
 }
 
-/// Returns a command that succeeds in every QP state in which it is permitted.
+/// Returns a command that succeeds in every QP state where it is permitted.
 fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     match op_modifier {
         0 => with(op, qp.qp.qpn, &qp.image()),

@@ -34,7 +34,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// Returns a schedule in which each pair of guests meets in exactly one turn. `count` must be even.
+/// Returns a schedule where each pair of guests meets in exactly one turn. `count` must be even.
 pub(super) fn turns(count: usize) -> Vec<Vec<Group>> {
     let pairs = |pairs: Vec<(usize, usize)>| pairs.into_iter().map(|(a, b)| Group::pair(a, b)).collect();
     fabric_mesh::rounds(count).into_iter().map(pairs).collect()

@@ -8,7 +8,7 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// perftest command lines, each with the number of message sizes for which it must print a result. They cover every
+/// perftest command lines, each with the number of message sizes that it must print a result for. They cover every
 /// operation of every service. With `-a`, perftest runs all sizes.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),

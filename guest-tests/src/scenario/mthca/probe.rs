@@ -69,8 +69,8 @@ const SYSFS: &[(&str, &str)] = &[
 /// Interrupt names, each with the minimum count once the port is active.
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
-/// Module parameters for non-default table sizes. Some of them make a table smaller than the chunks in which tables are
-/// mapped (section 12, T17 and T18).
+/// Module parameters for non-default table sizes. Some make a table smaller than the chunks that tables are mapped in
+/// (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
     "num_qp=1024 num_cq=1024 num_mpt=4096",

@@ -129,8 +129,8 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
 /// Checks that the NIC's counters are consistent with the kernel's, and that neither shows an error.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
-    // Read the kernel's counters first. Since the kernel counts a frame after the NIC does, they cannot exceed those
-    // that the NIC reports later.
+    // Read the kernel's counters first. As the kernel counts a frame after the NIC does, they cannot exceed the
+    // counters that the NIC reports later.
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
     let nic = statistics(&mut station.vm, &device).await?;

@@ -94,8 +94,7 @@ fn replies(text: &str, size: u32) -> Result<u32> {
     count.with_context(|| format!("no number of replies to {size} bytes: {text}"))
 }
 
-/// Waits until an address answers. A driver programs its NIC's filters asynchronously, so the first requests may be
-/// lost.
+/// Waits until an address answers. The first requests may be lost while a driver programs its NIC's filters.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
     from.sh(&line).await.map(drop).context("the peer never replied")

@@ -23,7 +23,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// MTU that is large enough for a path MTU of 4096.
 const JUMBO: u32 = 9000;
 
-/// The kind of address from which a GID is derived.
+/// The kind of address that a GID is derived from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Gid {
     V4,

@@ -56,7 +56,7 @@ pub(in crate::scenario) struct Address {
 impl Address {
     pub(in crate::scenario) fn on(network: u16, id: u16) -> Self {
         let [high, low] = network.to_be_bytes();
-        // VLAN IDs have 12 bits, so the second byte of the IPv4 address is at most 96.
+        // VLAN IDs have 12 bits: the second byte of the IPv4 address is at most 96.
         Self {
             ipv4: format!("10.{}.{low}.{id}", 81 + u16::from(high)),
             ipv6: format!("fd81:{network:x}::{id:x}"),

@@ -11,7 +11,7 @@ use crate::report::{Report, line};
 /// What the guest does after the driver has bound to the device.
 #[derive(Clone, Copy, Debug)]
 enum Session {
-    /// The guest does nothing further.
+    /// The guest stays idle.
     Probe,
     /// The guest exchanges messages over an impaired link.
     Loss,

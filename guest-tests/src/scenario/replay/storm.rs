@@ -51,8 +51,8 @@ impl Mistake {
         a.post(vm_a, &[bad, good]).await?;
         let mut expected = [expected, status::WR_FLUSH_ERR];
         let found = a.statuses(vm_a, 2).await?;
-        // The responder sends the NAK once and enters the error state. If the NAK is lost, the requester receives no
-        // further response and exhausts its retries.
+        // The responder sends the NAK once and enters the error state. If the NAK is lost, the requester does not
+        // receive another response and exhausts its retries.
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }

@@ -14,7 +14,7 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 ///
 /// Soft-RoCE counts only packets that pass its ICRC check. Their number must equal that of the UDP datagrams counted by
 /// its kernel. All packets from soft-RoCE must have reached the HCA, whose socket buffer is large enough. In the other
-/// direction, a burst may overrun the emulated NIC's socket buffer, so some may be missing.
+/// direction, packets may be missing if a burst overruns the emulated NIC's socket buffer.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;

@@ -399,7 +399,7 @@ fn rnr_without_end(link: &mut Link<'_>) -> Result<()> {
 }
 
 /// Checks a sequence NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a sequence NAK if more
-/// packets follow a packet for which no receive request was posted.
+/// packets follow one for which no receive request was posted.
 fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, THREE)?;
     expect_send(link, 0)?;

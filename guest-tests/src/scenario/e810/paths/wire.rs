@@ -17,8 +17,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const CLASS: u8 = 0x68;
 /// The ECN codepoint ECT(0) (RFC 3168, section 5). The driver sets it for connections on devices that support DCQCN.
 const CAPABLE: u8 = 2;
-/// VLAN priority of packets with this type of service. Linux assigns them priority 2, which the VLAN interface maps to
-/// this value.
+/// VLAN priority of packets with type of service [`CLASS`]. Linux assigns them priority 2, which the VLAN interface
+/// maps to this value.
 const PRIORITY: u16 = 5;
 /// Upper bits of UD opcodes.
 const UD: u8 = 0x60;

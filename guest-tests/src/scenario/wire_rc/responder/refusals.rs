@@ -1,5 +1,5 @@
-//! Tests rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA sends no further
-//! responses.
+//! Tests rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA does not respond
+//! anymore.
 
 use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};
@@ -193,7 +193,7 @@ fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {
     invalid(link, |link| vec![Packet { ack_req: true, ..link.packet(Op::Code(0x1f), 0, &message(16)) }])
 }
 
-/// Checks that one NAK is sent and that the queue pair is then in ERR and sends no further responses (IBTA 9.7.4.1).
+/// Checks that the queue pair sends one NAK, is then in ERR, and does not respond anymore (IBTA 9.7.4.1).
 fn refused(link: &mut Link<'_>, packets: &[Packet], nak: u8) -> Result<()> {
     link.post_receive(4096, 4096)?;
     link.send_all(packets)?;

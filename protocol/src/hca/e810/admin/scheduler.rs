@@ -249,7 +249,7 @@ layout! {
         @2       profile: u16,
         /// Burst size in bytes.
         @4       burst: u16,
-        /// The rate multiplier.
+        /// Multiplier of the rate.
         @6       multiplier: u16,
         /// Wake-up time of the rate limiter.
         @8       wake_up: u16,
