@@ -21,7 +21,7 @@ use crate::daemon::{Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests, each with a ConnectX in strict mode that has an InfiniBand port. The violations in `explained` do
+/// Starts two guests in strict mode, each with a ConnectX that has an InfiniBand port. The violations in `explained` do
 /// not fail the scenario.
 async fn start(lab: &Lab, scenario: &str, explained: &'static [Explained]) -> Result<StockPair> {
     start_of(Device::ConnectxIb, lab, scenario, explained).await

@@ -103,7 +103,7 @@ impl Network {
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the client. The agent is part of the initramfs that the client fetches over the network: a reply from it
+    /// Boots the client. The agent is part of the initramfs that the client fetches over the network, so its reply
     /// proves that the boot succeeded.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());

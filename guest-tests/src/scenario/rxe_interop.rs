@@ -49,7 +49,7 @@ impl Extent {
     }
 }
 
-/// The HCA's number, which its addresses are derived from.
+/// The HCA's number, which determines its addresses.
 const HCA: u16 = 1;
 
 struct Bench {
@@ -160,7 +160,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Derives a MAC address from a number in the same way as the HCAs do.
+/// Derives a MAC address from a number as the HCAs do.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]

@@ -423,8 +423,8 @@ async fn port_is(vm: &mut Vm, hca: kind::Device, state: &str) -> Result<()> {
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// Returns the Ethernet NIC of the guest with HCA `id`. The NIC's MAC address differs from the HCA's: captures thus
-/// show which network a frame belongs to.
+/// Returns the Ethernet NIC of the guest with HCA `id`. The NIC's MAC address differs from the HCA's, so captures show
+/// which network a frame belongs to.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }

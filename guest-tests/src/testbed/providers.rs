@@ -1,4 +1,5 @@
-//! Checks before a guest boots on the host's root file system that the host's RDMA libraries can drive its device.
+//! Checks that the host's RDMA libraries can drive a device. This runs before a guest with the host's root file system
+//! boots.
 //!
 //! `libibverbs` loads a provider library for each kind of device. If it is missing, verbs programs report only that the
 //! machine has no RDMA devices.

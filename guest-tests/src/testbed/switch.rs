@@ -1,7 +1,7 @@
 //! The Ethernet network between guests: a learning switch for NICs that send their frames over UDP.
 //!
 //! Tests use this network for out-of-band communication, and soft-RoCE runs on it. The switch has a socket for each
-//! guest: the receiving socket identifies the sender.
+//! guest, and the receiving socket identifies the sender.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -93,7 +93,7 @@ impl Target {
     }
 }
 
-/// The port that each MAC address was learned at.
+/// Learned MAC addresses and their ports.
 #[derive(Debug, Default)]
 struct Table(HashMap<Mac, usize>);
 

@@ -62,8 +62,7 @@ const REMOTE_ACCESS: &[&str] = &[
 ];
 
 /// Setting that keeps UCX from using DevX. Without DevX, UCX cannot use atomics over `rc_mlx5`: it adds an offset to
-/// each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`) that only the indirect keys that it creates through DevX
-/// accept.
+/// each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), which only the indirect keys created through DevX accept.
 const WITHOUT_DEVX: &[&str] = &["UCX_IB_MLX5_DEVX=n"];
 
 /// Arguments for UCX tests of atomics.

@@ -90,7 +90,7 @@ impl Pair {
     async fn example(&mut self, transport: &Transport) -> Result<()> {
         let before = self.a.rdma_received().await?;
         let environment = environment(&mut self.a, transport).await?;
-        // The wheel's programs are not executable: run them through the dynamic loader. They do not find the libraries
+        // Run the wheel's programs through the dynamic loader: they are not executable. They do not find the libraries
         // in `.nixl_cu12.mesonpy.libs` on their own, so add that directory to the search path.
         let line = format!(
             "{environment} LD_LIBRARY_PATH={FOLDER}/.nixl_cu12.mesonpy.libs /lib64/ld-linux-x86-64.so.2 \

@@ -116,8 +116,8 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The two functions have different serial numbers: the driver treats them as two cards and prints the message
-        // for each.
+        // As the two functions have different serial numbers, the driver treats them as two cards and prints the
+        // message for each.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await

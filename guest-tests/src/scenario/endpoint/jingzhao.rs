@@ -96,7 +96,7 @@ impl<D: Driver> Jingzhao<D> {
 }
 
 /// Returns the path to a peer in one of the forms that the JingZhao interface defines (section 10.7). The path MTU
-/// selects the form: different MTUs test all of them.
+/// selects the form, so that tests with different MTUs cover all of them.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();
@@ -209,8 +209,8 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         ensure!(found.len() == count as usize, "hcad reported {} of {count} completions", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
-        // A receive CQE contains the last packet's transport opcode (JingZhao interface, J-39). These values are SEND
-        // LAST, SEND ONLY, WRITE LAST and WRITE ONLY, all with immediate data.
+        // A receive CQE contains the last packet's transport opcode (JingZhao interface, J-39). The values below are
+        // SEND LAST, SEND ONLY, WRITE LAST and WRITE ONLY, all with immediate data.
         let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));
         let completion = |cqe: &Cqe| Completion {
             received: !cqe.is_send,

@@ -56,7 +56,7 @@ impl<'a> NameServer<'a> {
         self.set(numbers, line)
     }
 
-    /// Makes those targets of [`SERVICE`] that `numbers` lists resolve to their IPv6 addresses. No other name has an
+    /// Makes the targets of [`SERVICE`] listed in `numbers` resolve to their IPv6 addresses. No other name has an
     /// address.
     pub(super) fn set_ipv6(&self, numbers: &[u8]) -> Result<()> {
         let line =

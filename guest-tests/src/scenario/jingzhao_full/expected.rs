@@ -13,7 +13,7 @@ use super::spec::{Form, Statuses, section_2};
 pub(super) struct Expected {
     pub(super) op: u16,
     pub(super) form: Form,
-    /// The section of the interface that specifies this reply.
+    /// The interface section that specifies the reply.
     pub(super) section: &'static str,
     pub(super) status: Statuses,
 }

@@ -122,7 +122,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
 async fn result_across_a_page(pair: &mut Pair) -> Result<()> {
     let counter = Counter::create(pair, &Attributes::default()).await?;
     counter.set(pair, 0x0102_0304_0506_0708).await?;
-    // The region starts at byte 8 of a page: its byte 4088 is the first of the next page.
+    // The region starts at byte 8 of a page, so its byte 4088 is the first of the next page.
     let across = Data::Sges(vec![counter.results.sge(4085, 8)]);
     let add = SendRequest { data: across, ..counter.request(SendOp::FetchAdd { add: 1 }, 0) };
     counter.execute(pair, vec![add]).await?;

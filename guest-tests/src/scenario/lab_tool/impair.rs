@@ -15,7 +15,7 @@ use crate::report::Report;
 const PERMANENT: [&str; 5] = ["lossy", "slow", "reordering", "congested", "corrupting"];
 /// Number of log lines to compare when random impairments are repeated with the same seed.
 const COMPARED: usize = 8;
-/// How long these lines may take to appear.
+/// How long the compared log lines may take to appear.
 const EPISODES: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(200);
 

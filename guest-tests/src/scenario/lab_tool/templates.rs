@@ -11,7 +11,7 @@ use crate::report::Report;
 
 /// Size of the data written through a storage protocol.
 const MIB: u32 = 16;
-/// Path of the counter for the payload bytes that an RDMA device has received.
+/// Path of the counter for payload bytes received by an RDMA device.
 const RECEIVED: &str = "/engine/received_payload_bytes";
 /// UCX bandwidth test with tag matching, against the server in guest `a`.
 const TEST: &str = "ucx_perftest -P 0 a -t tag_bw -s 65536 -n 100 -f";

@@ -399,7 +399,7 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
 }
 
 /// Returns a table with one line per measurement. For each NIC, the line shows the rounds' median and spread, and the
-/// ratio of the first NIC's median to its own.
+/// ratio of the first NIC's median to that NIC's.
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {

@@ -38,7 +38,7 @@ pub(in crate::scenario) struct Station {
     pub(in crate::scenario) vm: Vm,
     /// The NIC's daemon, or `None` if QEMU emulates the NIC.
     pub(in crate::scenario) daemon: Option<Daemon>,
-    /// The station's number on the fabric, which its addresses are derived from.
+    /// The station's number on the fabric, which determines its addresses.
     pub(in crate::scenario) id: u16,
     pub(in crate::scenario) device: String,
     hca: Option<kind::Device>,

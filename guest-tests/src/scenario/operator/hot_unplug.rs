@@ -1,5 +1,5 @@
 //! Unplugs a card while it carries traffic, then plugs it in again. A QEMU without the change "vfio-user: Do not delete
-//! the subregion" aborts during the unplug. In that case, the remaining cases are skipped.
+//! the subregion" aborts during the unplug. In that case, the unplug and replug cases are skipped.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;

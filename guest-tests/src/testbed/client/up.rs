@@ -233,7 +233,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Closes the lease and waits up to [`STOP_TIMEOUT`] for the supervisor to exit. No guest is to outlive this
+    /// Closes the lease and waits up to [`STOP_TIMEOUT`] for the supervisor to exit, so that no guest outlives this
     /// program.
     fn drop(&mut self) {
         if self.is_kept {
@@ -248,9 +248,9 @@ impl Drop for Supervisor {
     }
 }
 
-/// Starts this program as a supervisor with the same command line. It runs in a new session and is not affected by
-/// Ctrl-C or when the terminal closes. If `name` is given, it is added to the command line as the testbed's name.
-/// `marker` marks the command lines of `guest-lab here` and `guest-lab node`, whose defaults differ.
+/// Starts this program as a supervisor with the same command line. It runs in a new session, where neither Ctrl-C nor
+/// closing the terminal affects it. If `name` is given, it is added to the command line as the testbed's name. `marker`
+/// marks the command lines of `guest-lab here` and `guest-lab node`, whose defaults differ.
 fn start_supervisor(name: Option<&TestbedName>, marker: Option<&str>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;

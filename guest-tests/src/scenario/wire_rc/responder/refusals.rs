@@ -1,5 +1,4 @@
-//! Tests rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA does not respond
-//! anymore.
+//! Tests rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA stops responding.
 
 use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};
@@ -193,7 +192,7 @@ fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {
     invalid(link, |link| vec![Packet { ack_req: true, ..link.packet(Op::Code(0x1f), 0, &message(16)) }])
 }
 
-/// Checks that the queue pair sends one NAK, is then in ERR, and does not respond anymore (IBTA 9.7.4.1).
+/// Checks that the queue pair sends one NAK, moves to ERR and stops responding (IBTA 9.7.4.1).
 fn refused(link: &mut Link<'_>, packets: &[Packet], nak: u8) -> Result<()> {
     link.post_receive(4096, 4096)?;
     link.send_all(packets)?;
