@@ -83,7 +83,7 @@ async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // When the first command was executed, no queue was mapped for command events, so it must not raise one.
+    // No queue was mapped for command events when the first command was executed, so it must not raise one.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;

@@ -236,8 +236,8 @@ async fn cycles(node: &mut StockNode, repeated: Cycles<'_>) -> Result<()> {
 }
 
 /// Makes the device fail and checks that the driver recovers without any other error (section 2.6). The driver polls
-/// for failures every five seconds. When it detects a failure, it logs a message and reinitialises the device after a
-/// reset.
+/// for failures every five seconds. When it detects a failure, it logs a message, resets the device and reinitialises
+/// it.
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;

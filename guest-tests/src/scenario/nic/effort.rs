@@ -59,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// Computes the increase since `before`. The result saturates at zero: a sum decreases when a thread exits.
+/// Computes the increase since `before`. The result saturates at zero, since a sum decreases when a thread exits.
 impl Sub for Effort {
     type Output = Self;
 
