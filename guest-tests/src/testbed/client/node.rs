@@ -15,7 +15,7 @@ use crate::testbed::name::Target;
 use crate::testbed::node::NodeArgs;
 use crate::testbed::protocol::Description;
 
-/// Exit status if another guest's failure terminated the command, as for a program killed by SIGTERM.
+/// Exit status if only another guest has failed, as for a program killed by SIGTERM.
 const TERMINATED: u8 = 128 + 15;
 
 /// Arguments of [`super::Command::Node`].
