@@ -20,7 +20,7 @@ impl CqFault {
         }
     }
 
-    /// Returns the fault with this syndrome; the inverse of [`CqFault::code`].
+    /// Looks up a fault by syndrome; the inverse of [`CqFault::code`].
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Overrun),

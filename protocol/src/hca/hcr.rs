@@ -1,5 +1,5 @@
-//! Host command register (HCR), the command interface of JingZhao and mthca. Writing the last of its seven words starts
-//! a command.
+//! Host command register (HCR), the command interface of JingZhao and mthca. Writing its seventh and last word starts a
+//! command.
 
 use bitfield_struct::bitfield;
 
@@ -104,9 +104,9 @@ impl CommandWord {
 pub enum CommandState {
     /// No command has been started since reset.
     Fresh,
-    /// The command started by this word is executing.
+    /// The command that the word started is executing.
     Executing(CommandWord),
-    /// The command started by this word is done, with this status.
+    /// The command that the word started has completed with the given status.
     Finished(CommandWord, CmdStatus),
 }
 

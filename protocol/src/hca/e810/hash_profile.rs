@@ -1,17 +1,17 @@
-//! Receive hash profiles. A profile selects the words of a frame that are hashed. Profiles come from package sections
-//! and from "update package" commands (0C42).
+//! Receive hash profiles. A profile selects which words of a frame are hashed. Profiles come from package sections and
+//! "update package" commands (0C42).
 //!
-//! The packet type of a frame selects one group, and the frame's VSI selects another. A TCAM maps the two groups to a
-//! profile, which is a list of words.
+//! A frame's packet type selects one group, and its VSI selects another. A TCAM maps the two groups to a profile, a
+//! list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
 
 use crate::layout;
 
-/// Section type: the group of each packet type, as one byte.
+/// Section type: the one-byte group of each packet type.
 pub const PACKET_GROUPS: u32 = 0x2a;
-/// Section type: the group of each VSI, as two bytes.
+/// Section type: the two-byte group of each VSI.
 pub const VSI_GROUPS: u32 = 0x2b;
 /// Section type: entries of the lookup table; see [`TableEntry`].
 pub const TABLE: u32 = 0x2c;
@@ -69,12 +69,12 @@ layout! {
 /// Header codes of a [`Word`].
 #[allow(missing_docs)]
 pub mod header {
-    /// IPv4 header of a frame that has only one IPv4 header.
+    /// IPv4 header, if the frame has only one.
     pub const IPV4: u8 = 0x20;
-    /// IPv6 header of a frame that has only one IPv6 header.
+    /// IPv6 header, if the frame has only one.
     pub const IPV6: u8 = 0x28;
     pub const TCP: u8 = 0x31;
-    /// UDP header of a frame that has only one UDP header.
+    /// UDP header, if the frame has only one.
     pub const UDP: u8 = 0x35;
     pub const SCTP: u8 = 0x60;
     /// No header: the word is zero.

@@ -1,4 +1,4 @@
-//! Flash image: the words that drivers read from the shadow RAM and from the areas to which it points.
+//! Flash image: the words that drivers read from the shadow RAM and the areas it points to.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -45,11 +45,11 @@ pub const SECTOR_LEN: usize = 4096;
 /// Type of the preserved field that contains the board's part number.
 pub const TLV_PART_NUMBER: u16 = 0x16;
 
-/// Indices of the words that contain the length of a bank's CSS header: low word, then high word.
+/// Indices of the words that contain the length of a bank's CSS header, low word first.
 pub const CSS_HEADER_LEN: [usize; 2] = [2, 3];
-/// Number of words between the CSS header and the copy of the shadow RAM.
+/// Number of words between the CSS header and the shadow RAM copy.
 pub const AUTHENTICATION_WORDS: usize = 8;
-/// Alignment of the copy of the shadow RAM, in words.
+/// Alignment of the shadow RAM copy, in words.
 pub const COPY_ALIGNMENT_WORDS: usize = 32;
 
 /// Signature of the option ROM's version block, which is aligned to 512 bytes.
@@ -59,7 +59,7 @@ pub const OPTION_ROM_SIGNATURE: [u8; 4] = *b"$CIV";
 pub const NETLIST_TYPE: u16 = 0x011b;
 /// Length reported in the netlist's third word. It must be at least 0x30.
 pub const NETLIST_LEN: u16 = 0x34;
-/// Index of the word that contains the number of nodes.
+/// Index of the word that contains the node count.
 pub const NETLIST_NODES: usize = 3;
 /// Index of the identification block's first word in a netlist without nodes. Each node increases the index by two.
 pub const NETLIST_ID: usize = 6;

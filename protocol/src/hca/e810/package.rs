@@ -25,7 +25,7 @@ layout! {
     /// Header of a package buffer.
     pub struct BufferHeader[4] {
         @0   sections: u16,
-        /// Offset of the end of the data.
+        /// Offset at which the data ends.
         @2   data_end: u16,
     }
 }
@@ -90,8 +90,7 @@ impl Metadata {
     }
 }
 
-/// Returns the types and contents of the sections in a buffer. Sections that are not entirely inside the buffer are
-/// skipped.
+/// Returns the types and contents of the sections in a buffer. Skips sections that extend past the buffer.
 pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     let count = BufferHeader::parse_prefix(buffer).map_or(0, |header| header.sections);
     let (table, _) = buffer.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();

@@ -9,7 +9,7 @@ pub const VENDOR_ID: u16 = 0x8086;
 pub const DEVICE_ID: u16 = 0x1592;
 /// Subsystem ID. For some other values, drivers assume a board with a precision clock.
 pub const SUBSYSTEM_ID: u16 = 0x0001;
-/// Revision, which drivers only display.
+/// PCI revision. Drivers only display it.
 pub const REVISION: u8 = 0x02;
 /// Class code: Ethernet controller.
 pub const CLASS_CODE: [u8; 3] = [0x02, 0x00, 0x00];

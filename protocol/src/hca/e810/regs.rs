@@ -302,11 +302,11 @@ register_map! {
         GlpeCpustatus(u16)       "GLPE_CPUSTATUS"     at 0x50_ba5c [3 by 4];
         /// HMC: invalidates a page directory entry.
         PfhmcPdinv               "PFHMC_PDINV"        at 0x52_0300;
-        /// Last error of the HMC.
+        /// Details of the last HMC error.
         PfhmcErrorinfo           "PFHMC_ERRORINFO"    at 0x52_0400;
-        /// HMC: address of the last error.
+        /// Address of the last HMC error.
         PfhmcErrordata           "PFHMC_ERRORDATA"    at 0x52_0500;
-        /// HMC of a virtual function: invalidates a page directory entry.
+        /// A virtual function's HMC: invalidates a page directory entry.
         GlhmcVfpdinv(u16)        "GLHMC_VFPDINV"      at 0x52_8300 [32 by 4];
         /// Critical error code of the RDMA block.
         GlpeCriterr              "GLPE_CRITERR"       at 0x53_4000;

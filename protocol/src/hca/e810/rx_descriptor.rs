@@ -14,8 +14,7 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Byte offset of the status. The device writes the first status byte last, because this byte hands the descriptor to
-/// the driver.
+/// Byte offset of the status. The device writes the first status byte last: it hands the descriptor to the driver.
 pub const STATUS_OFFSET: usize = 8;
 
 /// Write-back layout, selected by the queue's QRXFLXP_CNTXT register.
@@ -89,7 +88,7 @@ pub struct RxWriteBack {
     pub len: u16,
     /// Number of bytes in the header buffer, 11 bits, or `None` if the buffer was not used.
     pub header_len: Option<u16>,
-    /// This buffer is the last one used by the frame.
+    /// Whether this is the frame's last buffer.
     pub end_of_packet: bool,
     /// Results of the checksum verification.
     pub checks: Checks,
@@ -261,7 +260,7 @@ impl RxWriteBack {
     }
 
     fn emit_flexible(&self, profile: Profile) -> [u8; LEN] {
-        /// Flow ID for which DPDK reports no flow filter match.
+        /// Flow ID that DPDK treats as "no flow filter matched".
         const NO_FLOW: U32 = U32::new(u32::MAX);
         /// Set if the header buffer was used.
         const SPLIT: u16 = 1 << 11;

@@ -1,4 +1,4 @@
-//! Transmit queue context, which is part of the command that adds the queue.
+//! Transmit queue context: part of the command that adds the queue.
 //!
 //! # Spec
 //! E810 interface, section 8.1.
@@ -16,17 +16,17 @@ layout! {
         [79:78]    function_kind: u8,
         /// Source VSI of the frames.
         [89:80]    vsi: u16,
-        /// Frames can request a transmit timestamp.
+        /// Whether frames can request a transmit timestamp.
         [90]       timestamps: bool,
         /// Queue number within the function.
         [127:114]  queue_in_function: u16,
         /// Number of descriptors in the ring.
         [147:135]  ring_len: u16,
-        /// Segmentation offload (TSO) is enabled.
+        /// Whether segmentation offload (TSO) is enabled.
         [152]      segmentation: bool,
         /// Queue number among the queues with segmentation offload.
         [163:153]  segmentation_queue: u16,
-        /// The device marks descriptors as done rather than writing to a completion queue.
+        /// Whether the device marks descriptors as done rather than writing to a completion queue.
         [164]      legacy: bool,
     }
 }

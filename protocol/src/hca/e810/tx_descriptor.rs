@@ -426,7 +426,7 @@ impl DataDescriptor {
     }
 
     /// Returns the value to write to the byte at [`DONE_OFFSET`] when the descriptor is done. The byte contains the
-    /// descriptor type and the low bits of the command. Only the type changes.
+    /// descriptor type and the low bits of the command; only the type changes.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE

@@ -106,7 +106,7 @@ impl DevLim {
         max_icm_len: 1 << 40,
     };
 
-    /// Parses an outbox as a driver does. Any content is accepted.
+    /// Parses an outbox as a driver does. Accepts any content.
     pub fn parse(outbox: &[u8; Self::LEN]) -> Self {
         let raw: RawDevLim = transmute!(*outbox);
         Self {

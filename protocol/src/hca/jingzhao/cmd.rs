@@ -79,9 +79,9 @@ impl Modifiers {
 pub enum Inbox {
     /// No inbox. in_param is an immediate value or unused.
     None,
-    /// An inbox of this many bytes.
+    /// An inbox of the given length in bytes.
     Bytes(usize),
-    /// An inbox of this many bytes if op_modifier is 0, and no inbox otherwise.
+    /// An inbox of the given length if op_modifier is 0, and no inbox otherwise.
     BytesIfUnmodified(usize),
     /// An inbox of `in_modifier` entries. Two entries form a group of 20h bytes.
     MapIcm,
@@ -92,7 +92,7 @@ pub enum Inbox {
 /// A row of the command table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// Command that this row describes.
+    /// Command that the row describes.
     pub op: Op,
     /// Opcode of the command, 12 bits.
     pub code: u16,
@@ -178,7 +178,7 @@ const _: () = {
 };
 
 impl Op {
-    /// Returns the command with this opcode, or `None` if the opcode is unknown.
+    /// Looks up a command by opcode. Returns `None` for an unknown opcode.
     pub fn from_code(code: u16) -> Option<Self> {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
@@ -266,8 +266,8 @@ impl Command {
         Ok(Self { op, op_modifier, in_modifier, in_param, out_param, inbox_len, outbox_len: spec.outbox_len })
     }
 
-    /// Returns the QP number in in_modifier. Only its low bits are the table index, because drivers use the higher bits
-    /// as a generation counter.
+    /// Returns the QP number in in_modifier. Only its low bits are the table index: drivers use the higher bits as a
+    /// generation counter.
     ///
     /// # Errors
     /// BAD_INDEX if the number exceeds 24 bits.

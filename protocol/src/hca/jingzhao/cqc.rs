@@ -21,7 +21,7 @@ pub struct CqFlags {
     pub state: u8,
     #[bits(5)]
     __: u8,
-    /// Bit 17: ignore overruns (defined only by the public driver).
+    /// Bit 17: ignore overruns (defined by the public driver only).
     pub oi: bool,
     /// Bit 18: translation required (set by the public driver).
     pub tr: bool,
@@ -46,10 +46,10 @@ pub const STATUS_OVERFLOW: u8 = 9;
 /// Status after a failed write to the CQ buffer.
 pub const STATUS_WRITE_FAIL: u8 = 10;
 
-/// Arm state of a CQ, which determines which completions raise an event.
+/// Arm state of a CQ: which completions raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
-    /// No completion raises an event.
+    /// Completions do not raise events.
     Disarmed,
     /// The next completion raises an event.
     Armed,
@@ -89,7 +89,7 @@ impl Field for CqFlags {
     }
 }
 
-/// Fields of a CQC that the device uses. The other fields stay in ICM as the driver wrote them.
+/// CQC fields that the device uses. The other fields stay in ICM as the driver wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
     /// Status and arm state.

@@ -14,9 +14,9 @@ use crate::roce::{Imm, Opcode};
 
 /// Length of a CQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the owner byte, which is the last byte of a CQE. The device writes it last.
+/// Offset of the owner byte, the last byte of a CQE. The device writes it last.
 pub const OWNER: usize = 31;
-/// Bit of the owner byte that is set while the device owns the entry. The driver sets the bit after reading the CQE.
+/// Bit of the owner byte that is set while the device owns the entry. The driver sets it after reading the CQE.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
 /// Opcode of an error CQE for the send queue.
@@ -27,7 +27,7 @@ const RECV_ERROR: u8 = 0xfe;
 /// Bit of `g_mlpath` that is set if a GRH is present.
 const HAS_GRH: u8 = 0x80;
 
-/// Work queue to which a CQE refers.
+/// Work queue that a CQE refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqeQueue {
     /// The send queue of the QP.
@@ -47,7 +47,7 @@ pub enum Outcome {
         remote_qpn: Qpn,
         /// LID of the peer, or 0 if unknown.
         remote_lid: Lid,
-        /// Whether the 40 bytes before the payload of a datagram hold a GRH.
+        /// Whether the 40 bytes before a datagram's payload hold a GRH.
         grh: bool,
         /// Received immediate data; zero if the message has none.
         imm: Imm,

@@ -1,11 +1,11 @@
-//! Messages between the units of the device and its context manager, in a bit-exact form for comparison with the RTL.
+//! Messages between the device's units and its context manager, in a bit-exact form for comparison with the RTL.
 //!
-//! A request header has 128 bits, and the first field in its table occupies the highest bits. A payload is a sequence
-//! of 32-bit words, and the first row in its table is the lowest word.
+//! A request header has 128 bits; the first field in its table occupies the highest bits. A payload is a sequence of
+//! 32-bit words; the first row in its table is the lowest word.
 //!
 //! The available copy of the CtxMgt document is incomplete. It lacks the payloads for Requester Recv Control and
 //! Execution Engine, and the words beyond 192 bits for Requester Trans Control (PD and key of the EQ, vector). None of
-//! these are implemented. The document names the types and opcodes of engine requests without numbering them, so the
+//! these are implemented. The document names the types and opcodes of engine requests without numbering them; the
 //! numbers are from the public RTL.
 //!
 //! # Spec

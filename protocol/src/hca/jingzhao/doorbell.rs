@@ -36,7 +36,7 @@ impl UarRegister {
         }
     }
 
-    /// Returns the register at this offset in a UAR page.
+    /// Returns the register at `offset` in a UAR page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
             0x00 => Some(Self::SendLow),
@@ -48,7 +48,7 @@ impl UarRegister {
     }
 }
 
-/// Unit in which doorbells and links express positions in the send queue. The unit depends on the driver.
+/// Unit of send queue positions in doorbells and links. It depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
     /// 16-byte units. Positions are not reduced modulo the queue length (J-06, J-07).

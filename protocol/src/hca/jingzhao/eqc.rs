@@ -16,7 +16,7 @@ use crate::ids::{Lkey, Pdn};
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct EqFlags {
     __: u8,
-    /// Bit 8: the EQ is armed and raises an interrupt at the next event.
+    /// Bit 8: the EQ is armed. The next event raises an interrupt.
     pub armed: bool,
     __: u8,
     /// Bit 17: ignore overruns (defined by the public driver only).
@@ -50,7 +50,7 @@ impl Field for EqFlags {
     }
 }
 
-/// Fields of an EQC that the device uses.
+/// EQC fields that the device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Eqc {

@@ -1,4 +1,4 @@
-//! Event queue entries (EQE). The JingZhao documents do not define an EQE format, so hcad defines one in section 8.4 of
+//! Event queue entries (EQE). The JingZhao documents do not define an EQE format; hcad defines one in section 8.4 of
 //! the JingZhao interface.
 //!
 //! # Spec
@@ -15,7 +15,7 @@ use crate::ids::{Cqn, Qpn};
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the owner byte, which is the last byte of an EQE. Ownership works in the same way as for CQEs.
+/// Offset of the owner byte, the last byte of an EQE. Ownership works as for CQEs.
 pub const OWNER: usize = 31;
 
 /// Type of an event. The type code is also the bit number in the masks of MAP_EQ.
@@ -41,7 +41,7 @@ pub enum EventType {
     EqOverflow,
     /// 10h: the responder rejected an invalid request.
     WqInvalidRequest,
-    /// 11h: the responder rejected a request that lacked access rights.
+    /// 11h: the responder rejected a request without the required access rights.
     WqAccess,
 }
 

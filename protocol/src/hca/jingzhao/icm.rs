@@ -1,4 +1,4 @@
-//! Inbox of MAP_ICM, which maps ICM pages to bus pages.
+//! Inbox of MAP_ICM, the command that maps ICM pages to bus pages.
 //!
 //! # Spec
 //! JingZhao interface, section 3.5.
@@ -42,7 +42,7 @@ impl IcmTable {
         Self::from_op_modifier(op_modifier).ok().filter(|_| selects)
     }
 
-    /// Returns the op_modifier that selects the table. This is the inverse of [`IcmTable::from_op_modifier`].
+    /// Returns the op_modifier that selects the table; the inverse of [`IcmTable::from_op_modifier`].
     pub const fn op_modifier(self) -> u8 {
         match self {
             Self::Context => 1,

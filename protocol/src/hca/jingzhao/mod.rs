@@ -2,7 +2,7 @@
 //!
 //! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type with
 //! `parse` and `emit` holds its value. `parse` rejects the values that the device rejects, with the same status
-//! ([`cmd::CmdError`]). `emit` writes every byte, so a reused buffer keeps no stale data.
+//! ([`cmd::CmdError`]). `emit` writes every byte, so stale data in a reused buffer is overwritten.
 //!
 //! Registers, doorbells, WQEs, CQEs and EQEs are little-endian. Mailboxes and contexts are big-endian.
 //!

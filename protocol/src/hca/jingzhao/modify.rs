@@ -8,8 +8,8 @@
 //! - Later transitions copy every accepted attribute whose mask bit is set, even if its value is zero.
 //! - A required attribute is copied if its value is nonzero, even if its mask bit is clear.
 //! - Some fields, mainly those for queues and keys, do not belong to any attribute of the service type. They are copied
-//!   if nonzero until the part of the QP that uses them starts to run: send queue fields up to RTR2RTS, and all others
-//!   up to INIT2RTR.
+//!   if nonzero until the part of the QP that uses them starts to run: up to RTR2RTS for send queue fields, and up to
+//!   INIT2RTR for all others.
 //! - PSNs are copied by the commands that initialise them: the receive PSN up to INIT2RTR, and the send PSN up to
 //!   RTR2RTS.
 //!
@@ -53,14 +53,14 @@ impl StoredQpc {
             _ => self.image.service(),
         };
         let unsupported = CmdError::param("service type", mailbox.service.into());
-        // A QP in RESET can have an invalid service type. RC is then assumed, because the transitions that are allowed
-        // in RESET do not depend on the service type.
+        // A QP in RESET can have an invalid service type. Assuming RC is safe: the transitions allowed in RESET do not
+        // depend on the service type.
         let checked = service.unwrap_or(ServiceType::Rc);
         transition.check(self.image.state(), checked)?;
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
-            // Section 10.3: these commands copy nothing from the mailbox.
+            // Section 10.3: these commands ignore the mailbox.
             Transition::ToErr | Transition::Rts2Sqd => {}
             Transition::Rst2Init => {
                 check_port(mailbox)?;
@@ -86,7 +86,7 @@ impl StoredQpc {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Copies from `mailbox` the fields that a command other than RST2INIT changes.
+    /// Applies a command other than RST2INIT: copies the fields that it changes from `mailbox`.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -116,8 +116,8 @@ impl StoredQpc {
         }
     }
 
-    /// Sets defaults for retry parameters that the driver has not set by RTR2RTS. The defaults use the encoding of the
-    /// public driver, because no other driver leaves these parameters unset.
+    /// Sets defaults for retry parameters that the driver has not set by RTR2RTS. The defaults use the public driver's
+    /// encoding; only this driver leaves the parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
         let unset = |attribute, value: u8| value == 0 && !named.contains(attribute);
@@ -190,7 +190,7 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
         // In table A1-4 of the specification, the address vector also includes fields that have their own mask bits.
-        // Only those mask bits select these fields.
+        // Only those bits select them.
         Attributes::AV => fields!(
             my_lmc,
             rlid,
@@ -226,8 +226,8 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that do not belong to any attribute. Fields are copied only until the part of the QP that uses
-/// them starts to run.
+/// Copies nonzero fields that do not belong to any attribute. A field is copied only until the part of the QP that uses
+/// it starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {
@@ -280,7 +280,7 @@ fn check_port(mailbox: &Qpc) -> Result<(), CmdError> {
     }
 }
 
-/// Checks the slot size and the length of a queue. A queue of length 0 is absent, so its slot size does not matter.
+/// Checks the slot size and the length of a queue. A queue of length 0 is absent and can have any slot size.
 fn check_queue(len: u32, log_slot: u8, what: &'static str) -> Result<(), CmdError> {
     if len == 0 {
         return Ok(());
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn nonzero_required_attribute_needs_no_mask_bit() {
+    fn required_attribute_is_copied_without_mask_bit() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap().image;
         let Qpc { mtu, remote_qpn, dlid, dest_ip, min_rnr_timer, recv_psn, .. } = others();
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_queue_needs_no_slot_size() {
+    fn slot_size_is_ignored_for_empty_queue() {
         let send_only = Qpc { rq_len: 0, log_rq_slot: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &send_only).unwrap();
         assert!(init.modify(Transition::Init2Rtr, &send_only).is_ok());

@@ -16,8 +16,8 @@ bitflags! {
     /// MPT flags. Bits without a name are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// Bits 31:28: software owns the entry. The public driver sets these bits in every entry, so the device ignores
-        /// them.
+        /// Bits 31:28: software owns the entry. The device ignores these bits; the public driver sets them in every
+        /// entry.
         const SW_OWNS = 0xf << 28;
         /// Memory-mapped I/O. Ignored by the device.
         const MIO = 1 << 17;
@@ -27,7 +27,7 @@ bitflags! {
         const PHYSICAL = 1 << 9;
         /// Memory region rather than memory window. The public driver always sets this flag.
         const REGION = 1 << 8;
-        /// Ignored, because local reads are always allowed.
+        /// Ignored; local reads are always allowed.
         const LOCAL_READ = 1 << 7;
         /// On-demand flag. Ignored by the device.
         const ON_DEMAND = 1 << 6;
@@ -47,7 +47,7 @@ bitflags! {
     }
 }
 
-/// Page size of a region, a power of two from 4 KiB to 2 GiB.
+/// Page size of a region: a power of two from 4 KiB to 2 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSize {
     log: u8,

@@ -1,4 +1,4 @@
-//! Inbox of WRITE_MTT: bus addresses of the pages of memory regions.
+//! Inbox of WRITE_MTT: bus addresses of memory region pages.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.8, 4.7 and 12 (J-11).
@@ -15,7 +15,7 @@ use crate::ids::Iova;
 /// command (J-11).
 pub const MAX_ENTRIES: usize = 508;
 
-/// Length in bytes of an entry in ICM. An entry is a big-endian bus address.
+/// Length in bytes of an entry in ICM: a big-endian bus address.
 pub const ENTRY_LEN: usize = 8;
 
 /// Values of consecutive MTT entries.

@@ -7,11 +7,11 @@
 pub const VENDOR_ID: u16 = 0x10ee;
 /// PCI device ID that the public driver matches.
 pub const DEVICE_ID: u16 = 0x7028;
-/// PCI subsystem vendor ID, which drivers do not check.
+/// PCI subsystem vendor ID; not checked by drivers.
 pub const SUBSYSTEM_VENDOR_ID: u16 = 0x10ee;
-/// PCI subsystem ID, which drivers do not check.
+/// PCI subsystem ID; not checked by drivers.
 pub const SUBSYSTEM_ID: u16 = 0x0007;
-/// PCI revision ID, which drivers do not check.
+/// PCI revision ID; not checked by drivers.
 pub const REVISION: u8 = 1;
 /// Class code: InfiniBand network controller.
 pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];

@@ -19,8 +19,8 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
 /// Length of a context image in bytes, in the mailbox and in ICM.
 pub const LEN: usize = 0xc0;
-/// Length in bytes of the part that the interface defines. The remaining bytes of a mailbox are undefined, and the
-/// device writes them as 0.
+/// Length in bytes of the part that the interface defines. The rest of a mailbox is undefined, and the device writes it
+/// as 0.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
 /// Offsets, within the context in ICM, of the words that the device updates.
@@ -146,7 +146,7 @@ pub struct Qpc {
 }
 
 impl Qpc {
-    /// Parses an image. Any content is accepted, because values are checked when a command is applied.
+    /// Parses an image. Accepts any content; values are checked when a command is applied.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {
@@ -401,13 +401,13 @@ describe!(Qpc {
     wqe_counters as Hex,
 });
 
-/// Decodes an IPv4 address. Returns `None` if the field is 0, which means that the address is unset.
+/// Decodes an IPv4 address. Returns `None` if the field is 0: the address is unset.
 fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }
 
 /// Combines the high 32 and the low 16 bits of a MAC address, which are separate fields in contexts and in the UD unit.
-/// Returns `None` if the high part is 0, because the low part is a LID in that case.
+/// Returns `None` if the high part is 0; the low part is then a LID.
 pub(super) const fn mac(high: u32, low: Lid) -> Option<MacAddr> {
     if high == 0 {
         return None;

@@ -118,7 +118,7 @@ impl Numbering {
 }
 
 impl Attributes {
-    /// Returns the attributes that apply to QPs of this service type.
+    /// Returns the attributes that apply to QPs with the given service type.
     pub fn of(service: ServiceType) -> Self {
         let accepted = |transition: Transition| transition.required(service) | transition.optional(service);
         Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | accepted(transition))
@@ -132,7 +132,7 @@ impl Field for Attributes {
 }
 
 impl Transition {
-    /// Returns the transition that a command requests, or `None` if it requests none.
+    /// Returns the transition that a command requests, if any.
     pub const fn from_op(op: Op) -> Option<Self> {
         Some(match op {
             Op::Rst2Init => Self::Rst2Init,
@@ -167,8 +167,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver must provide. The device cannot verify this, because the public driver
-    /// sets no mask bits for them.
+    /// Returns the attributes that the driver must provide. The device cannot verify that it does: the public driver
+    /// does not set their mask bits.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);

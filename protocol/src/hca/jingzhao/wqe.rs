@@ -1,8 +1,8 @@
-//! Send and receive WQEs, and the units they consist of.
+//! Send and receive WQEs, and the units that make them up.
 //!
-//! A WQE is a sequence of 16-byte granules. The opcode and size of a send WQE are not in the WQE itself, but in the
-//! doorbell or in the [`NextUnit`] of the previous WQE. The caller of [`SendWqe::parse`] therefore passes the opcode
-//! and exactly the bytes of the WQE.
+//! A WQE is a sequence of 16-byte granules. A send WQE's opcode and size are not in the WQE itself, but in the doorbell
+//! or in the [`NextUnit`] of the previous WQE. The caller of [`SendWqe::parse`] therefore passes the opcode and exactly
+//! the bytes of the WQE.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.1 to 6.6, 6.8 and 7.3.

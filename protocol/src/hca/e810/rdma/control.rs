@@ -22,7 +22,7 @@ layout! {
         @16[2:0]    profile: u8,
         /// Number of virtual functions.
         @16[37:32]  vfs: u8,
-        /// Cookie that is returned in every completion. Drivers store a pointer in it.
+        /// Cookie returned in every completion. Drivers store a pointer in it.
         @24         cookie: u64 => Hex,
         /// Major hardware version that the driver expects.
         @32[31:16]  hardware_major: u16,

@@ -41,7 +41,7 @@ layout! {
 }
 
 layout! {
-    /// Additional data for a CQE, stored in the next CQ entry.
+    /// Additional data for a CQE, stored in the entry that follows it.
     pub struct ExtendedCqe[32] {
         /// Immediate data in host byte order.
         @0          imm: u32 => Hex,

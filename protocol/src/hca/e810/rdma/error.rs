@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers merely log most of the codes, so the device is free to choose them.
+//! CQP operation errors. The device is free to choose most of the codes: drivers merely log them.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -66,7 +66,7 @@ pub struct CqpError {
 }
 
 impl CqpError {
-    /// Creates an error with this code.
+    /// Creates an error with the given code.
     pub const fn new(code: CqpErrorCode, what: &'static str, value: u64) -> Self {
         Self { code, what, value }
     }

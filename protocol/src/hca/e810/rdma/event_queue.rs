@@ -131,7 +131,7 @@ codes! {
     EventCode(u16) {
         /// The key is not allocated.
         KeyUnallocated = 0x102 "key_unallocated";
-        /// The region of the key is invalid.
+        /// The key's region is invalid.
         KeyInvalid = 0x103 "key_invalid";
         /// The window is associated with another QP.
         KeyQp = 0x104 "key_qp";
@@ -141,9 +141,9 @@ codes! {
         Bounds = 0x108 "bounds";
         /// The region does not permit the access.
         Rights = 0x109 "rights";
-        /// The region of a fast registration is already valid.
+        /// A fast registration names a region that is already valid.
         FastRegisterValid = 0x10c "fast_register_valid";
-        /// The key of a fast registration belongs to a memory window.
+        /// A fast registration names the key of a memory window.
         FastRegisterWindow = 0x10d "fast_register_window";
         /// A fast registration grants rights not permitted by the region.
         FastRegisterRights = 0x10e "fast_register_rights";
@@ -161,7 +161,7 @@ codes! {
         BindRights = 0x118 "bind_rights";
         /// The window exceeds its region.
         BindBounds = 0x119 "bind_bounds";
-        /// The region of the window does not exist or is invalid.
+        /// The window's region does not exist or is invalid.
         BindParent = 0x11a "bind_parent";
         /// The QP is not allowed to bind windows.
         BindDisabled = 0x11b "bind_disabled";
@@ -172,7 +172,7 @@ codes! {
         /// The address handle belongs to another protection domain.
         HandleDomain = 0x133 "handle_domain";
         CqOverflow = 0x203 "cq_overflow";
-        /// A READ was posted to a QP that allows no outstanding READs.
+        /// A READ was posted to a QP that does not allow outstanding READs.
         ReadNotAllowed = 0x205 "read_not_allowed";
         /// The peer returned an "invalid request" NAK.
         RemoteInvalidRequest = 0x208 "remote_invalid_request";
@@ -202,7 +202,7 @@ codes! {
 }
 
 codes! {
-    /// Object to which an asynchronous event refers.
+    /// Object that an asynchronous event refers to.
     EventSource(u8) {
         ReceiveQueue = 1 "receive_queue";
         CompletionQueue = 2 "completion_queue";
@@ -215,7 +215,7 @@ codes! {
 }
 
 impl AsyncEvent {
-    /// Creates an event for the QP or CQ with this number.
+    /// Creates an event for the QP or CQ with the given number.
     pub fn of(number: u32) -> Self {
         Self {
             number_low: number & 0x3_ffff,

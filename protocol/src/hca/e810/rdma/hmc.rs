@@ -10,7 +10,7 @@ use crate::layout;
 pub const SEGMENT_LEN: u64 = 2 << 20;
 /// Length of a page in bytes.
 pub const PAGE_LEN: u64 = 4096;
-/// Length in bytes of a PBLE and of a page directory entry.
+/// Length of a PBLE or page directory entry in bytes.
 pub const ENTRY_LEN: u64 = 8;
 /// Object base addresses are stored in units of 512 bytes.
 pub const BASE_UNIT: u64 = 512;
@@ -88,8 +88,8 @@ layout! {
 }
 
 layout! {
-    /// A word in the "Commit FPM" buffer. It contains the number of objects requested by the driver and the base
-    /// address chosen by the device.
+    /// A word in the "Commit FPM" buffer: the number of objects requested by the driver, and the base address chosen by
+    /// the device.
     pub struct Placement[8] {
         @0  count: u32,
         /// Base address in the function's HMC address space, in units of [`BASE_UNIT`] bytes.
@@ -137,7 +137,7 @@ layout! {
         [1]      direct: bool,
         /// Number of page directory entries.
         [11:2]   entries: u16,
-        /// Bits 63:12 of the address of the segment or of its page directory.
+        /// Bits 63:12 of the address of the segment or its page directory.
         [63:12]  page: u64 => Hex,
     }
 }
@@ -153,7 +153,7 @@ layout! {
 }
 
 impl SegmentDescriptor {
-    /// Returns the address of the segment or of its page directory.
+    /// Returns the address of the segment or its page directory.
     pub const fn address(&self) -> Iova {
         Iova::new(self.page << 12)
     }

@@ -1,4 +1,4 @@
-//! Scheduler nodes, which divide the bandwidth between QPs.
+//! Scheduler nodes: a tree that divides bandwidth between QPs.
 //!
 //! # Spec
 //! E810 interface, section 10.5.

@@ -35,7 +35,7 @@ layout! {
 layout! {
     /// An operation that this device completes without doing anything.
     pub struct Acknowledged[64] {
-        /// Object to which the operation applies.
+        /// Object that the operation applies to.
         @24[31:0]  operand: u32 => Hex,
     }
 }
@@ -53,7 +53,7 @@ macro_rules! operations {
             /// All opcodes in ascending order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns the opcode with this code, or `None` if the code is unknown.
+            /// Looks up an opcode by code. Returns `None` for an unknown code.
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$name),)*

@@ -1,4 +1,4 @@
-//! Page lists, which describe memory with physical buffer list entries (PBLEs).
+//! Page lists: descriptions of memory that use physical buffer list entries (PBLEs).
 //!
 //! # Spec
 //! E810 interface, sections 12.2 and 13.7.

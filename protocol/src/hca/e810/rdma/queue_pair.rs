@@ -62,7 +62,7 @@ pub enum QpState {
     Idle,
     /// The QP sends and receives (RTS).
     Rts,
-    /// The send queue is drained, and the QP sends no further requests (SQD).
+    /// The send queue is drained, and the QP does not send further requests (SQD).
     Sqd,
     /// The QP can receive (RTR).
     Rtr,
@@ -231,7 +231,7 @@ pub enum FlushedQueues {
 }
 
 impl FlushedQueues {
-    /// Creates the value, given whether the send queue and the receive queue had requests.
+    /// Combines whether the send queue and the receive queue had requests.
     pub const fn new(send: bool, receive: bool) -> Self {
         match (send, receive) {
             (false, false) => Self::Neither,

@@ -1,5 +1,5 @@
-//! CQP operations on memory regions and windows. An STag identifies a region or window. The lowest byte of an STag is a
-//! key, and the other bytes are an index.
+//! CQP operations on memory regions and windows. An STag identifies a region or window: its lowest byte is a key, and
+//! the other bytes are an index.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
@@ -117,7 +117,7 @@ layout! {
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// Whether the window is of type 1, which is associated with a protection domain rather than a QP.
+        /// Whether the window is type 1: tied to a protection domain rather than a QP.
         @24[42]     wide: bool,
         /// Whether the STag is for a region rather than a window.
         @24[43]     region: bool,

@@ -1,7 +1,7 @@
-//! Send WQEs, which consist of one to eight quanta of 32 bytes.
+//! Send WQEs: one to eight quanta of 32 bytes each.
 //!
-//! Bytes 24 to 31 of the first quantum are the control word. The control word determines the layout of the other bytes
-//! and the number of quanta. The highest bit in the last byte of each quantum is the quantum's polarity.
+//! Bytes 24 to 31 of the first quantum are the control word, which determines the layout of the other bytes and the
+//! number of quanta. The highest bit in the last byte of each quantum is the quantum's polarity.
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -69,7 +69,7 @@ layout! {
         [52:48]  rights: u8 => Hex,
         /// Whether requests use virtual addresses rather than offsets from the first byte.
         [53]     virtual_addresses: bool,
-        /// Whether the window is of type 1, which is associated with a protection domain rather than with a QP.
+        /// Whether the window is type 1: tied to a protection domain rather than a QP.
         [54]     type1: bool,
     }
 }
@@ -166,7 +166,7 @@ pub struct Bind {
     pub rights: u8,
     /// Whether requests use virtual addresses rather than offsets from the first byte.
     pub virtual_addresses: bool,
-    /// Whether the window is of type 1, which is associated with a protection domain rather than with a QP.
+    /// Whether the window is type 1: tied to a protection domain rather than a QP.
     pub type1: bool,
 }
 
@@ -282,7 +282,7 @@ impl Control {
 }
 
 impl Operation {
-    /// Parses a WQE. `bytes` contains all its quanta.
+    /// Parses a WQE from `bytes`, which contain all of its quanta.
     ///
     /// # Errors
     /// Fails if the WQE is invalid; see [`WqeError`].
@@ -316,7 +316,7 @@ impl Operation {
                 data: data(&control, bytes),
             },
             (opcode::READ | opcode::READ_INVALIDATE, _) if !control.inline => {
-                // The first fragment selects the STag to invalidate, even if the fragment is empty.
+                // The first fragment selects the STag to invalidate, even if it is empty.
                 let key = Lkey::new(low(word(8)));
                 let invalidate = (control.opcode == opcode::READ_INVALIDATE).then_some(key);
                 Self::Read { remote, to: fragments(&control, bytes), invalidate }

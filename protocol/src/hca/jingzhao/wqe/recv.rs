@@ -12,9 +12,9 @@ use crate::ids::Lkey;
 /// Valid bit in the first byte of a receive WQE; see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// The device fills the data units of a consumed slot with this value, so that it can later detect which units the
-/// driver has written. A written unit never has this length, because lengths are 31 bits wide. It never has this
-/// address either, because no data starts at the last address. It can, however, have this key.
+/// Value that the device writes to the data units of a consumed slot in order to detect later which units the driver
+/// has written. A written unit never has this length, since lengths are 31 bits wide, nor this address, since data
+/// never starts at the last address. It can, however, have this key.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
 /// Like [`UNTOUCHED`], for drivers that do not set a valid bit. Such drivers mark a free unit with a [`TERMINATOR`],
@@ -68,7 +68,7 @@ impl RecvWqe {
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        // Drivers write the address of a unit last, so a unit with an address is complete.
+        // A unit with an address is complete: drivers write the address last.
         let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
         marked && units(slot).first().is_some_and(is_data)
     }

@@ -324,7 +324,7 @@ fn terminator_key_with_length_is_data() {
 }
 
 #[test]
-fn full_slot_needs_no_terminator() {
+fn full_slot_ends_without_terminator() {
     let data: DataSegments = (1..8).map(|n| DataSegment { len: n, ..page_of_data() }).collect();
     let slot = RecvWqe { data: data.clone() }.emit(128);
     assert_eq!(RecvWqe::parse(&slot).unwrap().data, data);
