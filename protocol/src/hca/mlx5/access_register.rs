@@ -1,4 +1,4 @@
-//! Port registers, which the ACCESS_REG command reads and writes.
+//! Port registers, as read and written by the ACCESS_REG command.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5, 14.4 and 15.4.
@@ -55,7 +55,7 @@ layout! {
 }
 
 layout! {
-    /// Data of the PCAP register, which a driver writes to change the capability mask in PortInfo.
+    /// Data of the PCAP register. A driver writes it to change the capability mask in PortInfo.
     pub struct Pcap[20] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

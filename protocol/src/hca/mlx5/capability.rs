@@ -13,7 +13,7 @@ use super::user_context::UserRights;
 use crate::describe::{Describe, Field as _, Value, Visitor};
 use crate::layout;
 
-/// Length in bytes of a capability area, which follows the header of an input or output.
+/// Length in bytes of a capability area. The area follows the header of an input or output.
 pub const AREA_LEN: usize = 4096;
 /// Length in bytes of the QUERY_HCA_CAP output and the SET_HCA_CAP input.
 pub const COMMAND_LEN: usize = OutputHeader::LEN + AREA_LEN;
@@ -90,11 +90,11 @@ fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
 layout! {
     /// General capabilities of the device.
     pub struct GeneralCaps[256] big_endian {
-        /// If set, the device never requests pages, and the driver creates no EQ for page requests.
+        /// If set, the device never requests pages, and the driver does not create an EQ for page requests.
         @0x00[25]     page_requests_disabled: bool,
         /// Log2 of the maximum number of entries in an SRQ.
         @0x10[31:24]  log_max_srq_entries: u8,
-        /// Log2 of the maximum size of a QP's work queues, in 64-byte blocks for a send queue and in entries for a
+        /// Log2 of the maximum size of a QP's work queues: in 64-byte blocks for the send queue, in entries for the
         /// receive queue.
         @0x10[23:16]  log_max_qp_blocks: u8,
         @0x10[4:0]    log_max_qps: u8,
@@ -191,7 +191,7 @@ layout! {
         @0x44[28]     cq_period_mode: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
-        /// Whether a QP can block the loopback of its own multicast datagrams.
+        /// Whether a QP can block loopback of its own multicast datagrams.
         @0x44[23]     block_multicast_loopback: bool,
         /// Whether the device supports automatic path migration.
         @0x44[17]     path_migration: bool,
@@ -261,7 +261,7 @@ layout! {
         @0x7c[4:0]    log_max_unicast_list: u8,
         /// Log2 of the number of DevX user contexts. 0 disables DevX.
         @0x8c[28:24]  log_max_user_contexts: u8,
-        /// Log2 of the number of user memories (UMEMs).
+        /// Log2 of the number of user memory objects (UMEMs).
         @0x8c[20:16]  log_max_user_memories: u8,
         @0x8c[15:0]   max_eqs: u16,
         /// Log2 of the size of a UAR page in units of 4 KiB. The driver sets it to the page size of its processor.
@@ -296,7 +296,7 @@ impl GeneralCaps {
         Self { log_max_user_contexts: 0, log_max_user_memories: 0, user_rights: UserRights::empty(), ..self }
     }
 
-    /// Returns the capabilities of this device when it has an InfiniBand port.
+    /// Returns this device's capabilities with an InfiniBand port.
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
@@ -394,7 +394,7 @@ layout! {
 }
 
 impl AtomicCaps {
-    /// Returns the maximum capabilities of this device, which include both 64-bit operations but no masked variants.
+    /// Returns this device's maximum capabilities: both 64-bit operations, but no masked variants.
     pub fn largest() -> Self {
         Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
     }

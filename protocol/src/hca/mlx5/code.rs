@@ -15,7 +15,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// All variants, in the order of their codes.
+            /// All variants, in code order.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Decodes a code. Returns `None` if the code is unknown.

@@ -17,9 +17,9 @@ pub const SLOTS: usize = 32;
 pub const LOG_SLOTS: u8 = 5;
 /// Log2 of the distance between slots in bytes, as reported in register 014h.
 pub const LOG_STRIDE: u8 = 6;
-/// Slot that the driver uses only for MANAGE_PAGES.
+/// Slot that the driver reserves for MANAGE_PAGES.
 pub const PAGES_SLOT: usize = 31;
-/// Number of input or output bytes that the slot itself holds. The rest is in mailbox blocks.
+/// Number of input or output bytes in the slot itself. The rest is in mailbox blocks.
 pub const INLINE_LEN: usize = 16;
 /// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
@@ -58,7 +58,7 @@ layout! {
 }
 
 layout! {
-    /// A mailbox block, which continues an input or output. Blocks are aligned to 1 KiB.
+    /// A mailbox block: the continuation of an input or output. Blocks are aligned to 1 KiB.
     pub struct Block[576] big_endian {
         /// Part of the input or output.
         @0x000         data: [u8; BLOCK_DATA],
@@ -75,9 +75,9 @@ layout! {
     }
 }
 
-/// Offset, within a slot, of the byte that contains the owner bit. The device writes this byte last.
+/// Offset of the byte with the owner bit in a slot. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Offset, within a block, of the next block's address.
+/// Offset of the next block's address in a block.
 pub const NEXT_BLOCK: usize = 0x230;
 
 codes! {
@@ -90,7 +90,7 @@ codes! {
         Signature = 0x01 "signature",
         /// The token of a block differs from the slot's token.
         Token = 0x02 "token",
-        /// The number of a block does not match its place in the chain.
+        /// A block's number does not match its place in the chain.
         BlockNumber = 0x03 "block_number",
         /// A block of the output is not aligned or not accessible.
         OutputPointer = 0x04 "output_pointer",
@@ -110,7 +110,7 @@ codes! {
 }
 
 impl Delivery {
-    /// Returns the value of the slot's last byte. Writing the byte returns the slot to the driver.
+    /// Returns the value of the slot's last byte. Writing it returns the slot to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }
@@ -160,7 +160,7 @@ impl Slot {
     /// The only valid kind of slot.
     pub const KIND: u8 = 7;
 
-    /// Checks the slot. Returns the lengths of its input and output in bytes.
+    /// Checks the slot, and returns the lengths of its input and output in bytes.
     ///
     /// # Errors
     /// Fails if the driver owns the slot, its kind is unknown, or a length is out of range.
@@ -203,7 +203,7 @@ layout! {
     pub struct OutputHeader[16] big_endian {
         /// A value of [`Status`].
         @0x00[31:24]  status: u8 => Status::word,
-        /// Number of the failed check (specific to this device). The driver logs it.
+        /// Number of the failed check (specific to this device), which the driver logs.
         @0x04         syndrome: u32 => Hex,
     }
 }

@@ -83,7 +83,7 @@ layout! {
     /// Output of the QUERY_VPORT_COUNTER command.
     pub struct VportCounters[528] big_endian {
         @0x010  rx_errors: TrafficCounter,
-        /// Packets and bytes that were not sent because of errors.
+        /// Packets and bytes not sent because of errors.
         @0x020  tx_errors: TrafficCounter,
         /// Received RDMA unicast packets and bytes.
         @0x030  rx_ib_unicast: TrafficCounter,
@@ -99,7 +99,7 @@ layout! {
         @0x0a0  tx_eth_unicast: TrafficCounter,
         @0x0b0  rx_eth_multicast: TrafficCounter,
         @0x0c0  tx_eth_multicast: TrafficCounter,
-        /// Packets and bytes that were looped back without leaving the port.
+        /// Packets and bytes looped back without leaving the port.
         @0x0d0  local_loopback: TrafficCounter,
     }
 }

@@ -12,7 +12,7 @@ use crate::ids::{Cqn, Eqn, Iova, UarIndex, UmemId};
 use crate::layout;
 
 codes! {
-    /// Size of a CQ's entries.
+    /// Entry size of a CQ.
     pub enum CqeSize(u8) {
         Bytes64 = 0 "64",
         /// 128-byte entries, with the fields in the second half.
@@ -53,7 +53,7 @@ layout! {
         @0x00[17]     ignore_overrun: bool,
         /// When the moderation period starts. Ignored by this device.
         @0x00[16:15]  period_mode: u8,
-        /// Whether the device may compress CQEs. This device never compresses CQEs.
+        /// Whether the device may compress CQEs. This device never does.
         @0x00[14]     compression: bool,
         @0x00[11:8]   state: u8,
         /// Whether the doorbell record is in a UMEM. If so, `record` is an offset into that UMEM.

@@ -16,9 +16,9 @@ use crate::layout;
 
 /// Length in bytes of a CQE without padding; see [`Fields`].
 pub const LEN: usize = 64;
-/// Offset in [`Fields`] of the byte that contains the owner bit. The device writes this byte last.
+/// Offset of the byte with the owner bit in [`Fields`]. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Value to which drivers initialise the last byte of each entry: opcode [`CqeOpcode::Invalid`] and owner bit 1.
+/// Initial value that drivers write to the last byte of each entry: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
 
 codes! {
@@ -93,7 +93,7 @@ layout! {
         @0x3c[3:2]    inline: u8 => InlineScatter::word,
         /// Whether the completion is solicited.
         @0x3c[1]      solicited: bool,
-        /// Owner bit, which is bit `log_entries` of the producer index. It toggles on each pass through the ring.
+        /// Owner bit: bit `log_entries` of the producer index. It toggles on each pass through the ring.
         @0x3c[0]      owner: bool,
     }
 }
@@ -130,7 +130,7 @@ pub struct Receipt {
     pub user_index: UserIndex,
     /// Counter of the receive WQE or, with an SRQ, index of the entry.
     pub wqe_counter: u16,
-    /// Number of bytes received. For a datagram, this number includes 40 bytes for the GRH.
+    /// Number of bytes received, including 40 bytes for the GRH of a datagram.
     pub byte_count: u32,
     /// Whether the sender requested a solicited event.
     pub solicited: bool,
@@ -211,8 +211,8 @@ pub enum Cqe {
     Failed(Failure),
     /// The CQ continues in its new ring.
     Resize,
-    /// A frame was received. [`Cqe::parse`] never returns this variant, because CQEs for frames and CQEs for messages
-    /// have the same opcode.
+    /// A frame was received. [`Cqe::parse`] never returns this variant: CQEs for frames and for messages have the same
+    /// opcode.
     Frame(FrameReceipt),
 }
 

@@ -39,7 +39,7 @@ codes! {
         Graceful = 0 "graceful",
         /// The device stops even if objects still exist.
         Forced = 1 "forced",
-        /// The guest is about to power off or reboot, and the driver destroys no objects.
+        /// The guest is about to power off or reboot, and the driver does not destroy any objects.
         Fast = 2 "fast",
     }
 }
@@ -61,7 +61,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_ISSI, which reports the interface step sequence IDs (ISSI).
+    /// Output of QUERY_ISSI: the interface step sequence IDs (ISSI).
     pub struct Issi[112] big_endian {
         /// Currently selected interface step.
         @0x0a  current: u16,
@@ -92,7 +92,7 @@ impl AdapterInfo {
     /// IEEE vendor ID (OUI) of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
-    /// Returns the adapter information of a device with this board ID, which is truncated to 16 bytes.
+    /// Returns adapter information with board ID `id`, truncated to 16 bytes.
     pub fn with_board_id(id: &str) -> Self {
         let mut board_id = [0; 16];
         board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
@@ -123,7 +123,7 @@ layout! {
     pub struct SpecialContexts[32] big_endian {
         /// Key for access by physical address, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,
-        /// Key for which reads return zeros and writes are dropped.
+        /// Key whose reads return zeros and whose writes are dropped.
         @0x10  null_mkey: Rkey,
         /// Key that terminates scatter lists.
         @0x14  terminate_key: Lkey,

@@ -46,7 +46,7 @@ fn events(mask: [u64; 4]) -> EventMask {
 }
 
 impl CreateEq {
-    /// Returns the event types that the EQ receives. Completions go to the EQ of their CQ, regardless of the mask.
+    /// Returns the event types that the EQ receives. Completions go to their CQ's EQ, regardless of the mask.
     pub fn mask(&self) -> EventMask {
         events(self.events)
     }

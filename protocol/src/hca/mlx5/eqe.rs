@@ -14,7 +14,7 @@ use crate::layout;
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 64;
-/// Offset of the byte that contains the owner bit. The device writes this byte last.
+/// Offset of the byte with the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
 
 bitflags! {
@@ -76,15 +76,15 @@ codes! {
         PathMigrationFailed = 0x07 "path_migration_failed",
         /// The device rejected an invalid request from the peer.
         InvalidRequest = 0x10 "invalid_request",
-        /// The device rejected a request from the peer because of missing access rights.
+        /// The device rejected a request from the peer that lacked access rights.
         AccessViolation = 0x11 "access_violation",
-        /// The QP will consume no more receive WQEs from its SRQ.
+        /// The QP will not consume any more receive WQEs from its SRQ.
         LastWqeReached = 0x13 "last_wqe_reached",
     }
 }
 
 codes! {
-    /// Kind of queue to which an event refers.
+    /// Kind of queue that an event refers to.
     pub enum QueueKind(u8) {
         Qp = 0 "qp",
         /// A receive queue object.
@@ -141,7 +141,7 @@ pub enum Eqe {
     Command(u32),
     /// 0Bh: the device requests pages or, if the number is negative, offers to return pages.
     PageRequest {
-        /// Function for which pages are requested, always 0.
+        /// Function that requires the pages, always 0.
         function: u16,
         pages: i32,
     },
@@ -213,7 +213,7 @@ impl Eqe {
     }
 
     /// Returns the event's bit in [`EventMask`]. An EQ receives the event only if its mask contains this bit.
-    /// Completions have no bit, because they go to the EQ of their CQ.
+    /// Completions have no bit; they go to their CQ's EQ.
     pub const fn mask(&self) -> EventMask {
         match self {
             Self::Completion(_) => EventMask::empty(),

@@ -32,7 +32,7 @@ impl GeneralCaps {
             log_max_vlan_list: 7,
             log_max_multicast_list: 7,
             log_max_unicast_list: 7,
-            // DPDK creates its CQs with CQE compression. This device permits it, but never compresses CQEs.
+            // DPDK creates its CQs with CQE compression. This device permits that, but never compresses CQEs.
             cqe_compression: true,
             max_mini_cqes: 64,
             ..self
@@ -65,7 +65,7 @@ layout! {
 }
 
 impl EthernetCaps {
-    /// Returns the maximum capabilities of this device.
+    /// Returns this device's maximum capabilities.
     pub fn largest() -> Self {
         Self {
             checksum: true,
@@ -122,7 +122,7 @@ impl RoceCaps {
 }
 
 layout! {
-    /// Capabilities of receive flow tables. The capabilities of all other table types are 0.
+    /// Receive flow table capabilities. Those of all other table types are 0.
     pub struct FlowTableCaps[0x80] big_endian {
         /// Whether the device has receive flow tables.
         @0x40[31]     supported: bool,
@@ -155,7 +155,7 @@ impl FlowTableCaps {
     /// destination IP addresses, fragment, IP protocol, and UDP and TCP ports.
     const MATCH_FIELDS: u32 = 0xf20f_3c00;
 
-    /// Returns the maximum capabilities of this device.
+    /// Returns this device's maximum capabilities.
     pub fn largest() -> Self {
         Self {
             supported: true,

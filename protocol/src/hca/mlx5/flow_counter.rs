@@ -1,4 +1,4 @@
-//! Flow counters, which count the frames that match flow table entries.
+//! Flow counters: frames and bytes that match flow table entries.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -11,7 +11,7 @@ layout! {
     /// Input of the ALLOC_FLOW_COUNTER command.
     pub struct AllocFlowCounter[16] big_endian {
         /// Number of counters in units of 128, or 0 for a single counter. Drivers allocate several counters at once
-        /// only if a capability advertises support for this.
+        /// only if a capability advertises support for it.
         @0x0c[7:0]  bulk: u8,
     }
 }

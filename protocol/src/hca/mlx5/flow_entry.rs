@@ -116,7 +116,7 @@ layout! {
 }
 
 codes! {
-    /// Kind of destination to which an entry forwards frames.
+    /// Kind of destination that an entry forwards frames to.
     pub enum DestinationKind(u8) {
         /// The evaluation continues in another flow table.
         Table = 1 "table",

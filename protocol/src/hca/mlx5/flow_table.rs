@@ -132,7 +132,7 @@ layout! {
         @0x06         change: u16 => RootChange::word,
         /// A value of [`TableType`].
         @0x10[31:24]  table_type: u8 => TableType::word,
-        /// Table in which evaluation starts for each frame.
+        /// Table where the evaluation of each frame starts.
         @0x14[23:0]   table: FlowTableId,
     }
 }

@@ -101,8 +101,8 @@ impl FrameReceipt {
         Self(FrameFields { opcode: CqeOpcode::Send.code(), owner: false, ..fields })
     }
 
-    /// Parses the CQE for a received frame. Returns its fields, including the owner bit. Returns `None` if the CQE has
-    /// any other opcode.
+    /// Parses the CQE for a received frame. Returns its fields, including the owner bit, or `None` for any other
+    /// opcode.
     pub fn parse(entry: &[u8; LEN]) -> Option<FrameFields> {
         let fields = FrameFields::parse(entry);
         (fields.opcode == CqeOpcode::Send.code()).then_some(fields)

@@ -53,7 +53,7 @@ use crate::ids::Iova;
 pub struct Pages<'a>(&'a [[u8; 8]]);
 
 impl<'a> Pages<'a> {
-    /// Parses all of `bytes` as a list. A trailing partial address is ignored.
+    /// Parses all of `bytes` as a list. Ignores a trailing partial address.
     pub const fn parse(bytes: &'a [u8]) -> Self {
         Self(bytes.as_chunks().0)
     }
@@ -85,7 +85,7 @@ impl Field for Pages<'_> {
     }
 }
 
-/// Bytes at the end of an input. Their meaning depends on the fields before them.
+/// Bytes at the end of an input, whose meaning depends on the fields before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Bytes<'a>(&'a [u8]);
 
@@ -182,7 +182,7 @@ macro_rules! commands {
                     }
                     $(Self::$name(..) => $output::parse(&padded(output)).describe(to),)*
                 }
-                // The bytes after the fixed part are the addresses of the pages that MANAGE_PAGES returns.
+                // The addresses of the pages that MANAGE_PAGES returns follow the fixed part.
                 if let (Self::ManagePages(..), Some(pages)) = (self, output.get(ManagedPages::LEN..)) {
                     Pages::parse(pages).show("pages", to);
                 }
@@ -290,7 +290,7 @@ commands! {
     /// Moves a QP from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
     QueryQp(QueryQp) -> QueriedQp;
-    /// Moves a QP from SQD to RTS. The device treats the command as RTS2RTS, because drivers cannot move a QP to SQD.
+    /// Moves a QP from SQD to RTS. Drivers cannot move a QP to SQD, and the device treats the command as RTS2RTS.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;

@@ -1,4 +1,4 @@
-//! MAD_IFC, which executes a management datagram (MAD) as if it had arrived at QP0 or QP1 of the port.
+//! MAD_IFC: executes a management datagram (MAD) as if it had arrived at QP0 or QP1 of the port.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 14.1.
@@ -16,7 +16,7 @@ layout! {
         @0x04[1]      ignore_bkey: bool,
         /// Whether to skip the M_Key check.
         @0x04[0]      ignore_mkey: bool,
-        /// LID from which the MAD was received.
+        /// LID that the MAD was received from.
         @0x08         source_lid: Lid,
         /// Port number, starting at 1.
         @0x08[7:0]    port: u8,

@@ -8,7 +8,7 @@ use crate::ids::MacAddr;
 use crate::layout;
 
 layout! {
-    /// Fields of the outermost headers of a frame. Fields that are absent from the frame are 0.
+    /// Fields of the outermost headers of a frame. Absent fields are 0.
     pub struct OuterHeaders[64] big_endian {
         @0x00         src_mac: MacAddr,
         /// EtherType of the data after the VLAN tags.

@@ -19,7 +19,7 @@ pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
-    /// Method by which a key translates addresses.
+    /// How a key translates addresses.
     pub enum AccessMode(u8) {
         /// Addresses are DMA addresses, without translation.
         Physical = 0 "PA",
@@ -41,7 +41,7 @@ codes! {
 layout! {
     /// Context of a memory key, as it appears in CREATE_MKEY and in UMR work requests.
     pub struct MkeyContext[64] big_endian {
-        /// Whether the key is free. A free key allows no access until a UMR clears this bit.
+        /// Whether the key is free. A free key does not permit access until a UMR clears this bit.
         @0x00[30]     free: bool,
         /// Bits 4 to 2 of the access mode; see [`MkeyContext::access_mode`].
         @0x00[28:26]  mode_high: u8,
@@ -77,7 +77,7 @@ layout! {
         @0x10         start: Va,
         /// Length of the region in bytes.
         @0x18         length: u64 => Hex,
-        /// Size of the signature data in units of 16 bytes. Always 0, because signatures are not supported.
+        /// Size of the signature data in units of 16 bytes. Always 0; signatures are not supported.
         @0x20         signature_units: u32,
         /// Size of the translation list in units of 16 bytes.
         @0x34         translation_units: u32,
@@ -119,7 +119,7 @@ layout! {
 }
 
 impl CreateMkey {
-    /// Returns the location of the region in a UMEM, or `None` if the region is not in a UMEM.
+    /// Returns the location of the region in a UMEM, or `None` if it is not in one.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
@@ -133,7 +133,7 @@ layout! {
 }
 
 layout! {
-    /// Entry of a KLM or KSM list. It describes a range in the address space of another key.
+    /// Entry of a KLM or KSM list: a range in the address space of another key.
     pub struct Klm[16] big_endian {
         /// Length of the range in bytes; 0 means 2 GiB. Not used in a KSM.
         @0x00  byte_count: u32,
@@ -153,13 +153,13 @@ impl Klm {
         }
     }
 
-    /// Returns false, because a range is never empty.
+    /// Always returns false: a range is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// Entry of a translation list (MTT), which is a page address.
+/// Entry of a translation list (MTT): a page address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mtt {
     /// DMA address of the page. Bits 2 to 0 of the entry are rights, which this device ignores.

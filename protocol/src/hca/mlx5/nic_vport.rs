@@ -58,7 +58,7 @@ layout! {
         @0x00[1]      disable_unicast_loopback: bool,
         /// Whether RoCE is enabled.
         @0x00[0]      roce: bool,
-        /// Context changes for which the driver requests events. This device sends no such events.
+        /// Context changes that the driver requests events for. This device never sends them.
         @0x04         event_arming: u32 => Hex,
         /// Maximum frame length in bytes, with the same overhead as in the PMTU register.
         @0x24[15:0]   mtu: u16,

@@ -1,4 +1,4 @@
-//! Guest pages that a device can request. This device requests none.
+//! QUERY_PAGES and MANAGE_PAGES: guest pages for the device. This device never requests any.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.1 and 8.2.
@@ -48,7 +48,7 @@ layout! {
     }
 }
 
-/// Converts the number of pages from two's complement, for traces.
+/// Converts a page count from two's complement, for traces.
 fn signed(raw: u32) -> SignedCount {
     SignedCount(raw.cast_signed())
 }
@@ -62,8 +62,7 @@ impl crate::describe::Field for SignedCount {
 }
 
 impl RequestedPages {
-    /// Creates an output that requests this number of pages for function 0. If the number is negative, the device
-    /// offers to return pages.
+    /// Creates an output for function 0 that requests `pages` pages or, if negative, offers to return them.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }

@@ -65,7 +65,7 @@ layout! {
 }
 
 layout! {
-    /// Contents of the PFCC register. This device has no flow control, so only the port number is defined here.
+    /// Contents of the PFCC register. Only the port number is defined here: this device has no flow control.
     pub struct Pfcc[32] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -73,7 +73,7 @@ layout! {
 }
 
 layout! {
-    /// Contents of the PMLP register. This device has no pluggable module, so only the port number is defined here.
+    /// Contents of the PMLP register. Only the port number is defined here: this device has no pluggable module.
     pub struct Pmlp[64] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -105,7 +105,7 @@ layout! {
         @0x00[5:0]    group: u8 => CounterGroup::word,
         /// Whether to reset the counters after the access.
         @0x04[31]     clear: bool,
-        /// Priority or traffic class to which the counters apply.
+        /// Priority or traffic class that the counters apply to.
         @0x04[4:0]    priority: u8,
         /// Counters, as in [`IeeeCounters`], [`Rfc2819Counters`] or [`PriorityCounters`].
         @0x08         counters: [u64; 31] => _,

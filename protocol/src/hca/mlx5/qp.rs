@@ -52,13 +52,13 @@ codes! {
         Qp1 = 0x8 "QP1",
         /// QP for raw Ethernet frames.
         Raw = 0x9 "RAW",
-        /// QP on which the kernel posts UMRs, which change memory keys. It has no receive queue.
+        /// QP that the kernel posts UMRs to in order to change memory keys. It has no receive queue.
         Umr = 0xc "UMR",
     }
 }
 
 impl Service {
-    /// Returns whether send WQEs for this service have a datagram segment.
+    /// Returns whether the service's send WQEs have a datagram segment.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Qp0 | Self::Qp1)
     }
@@ -175,7 +175,7 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// Number of the RMP or XRC SRQ. Drivers set this field even if the QP uses no SRQ.
+        /// Number of the RMP or XRC SRQ. Drivers set this field even if the QP does not use an SRQ.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,
@@ -277,8 +277,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_QP. Newer drivers request 464 bytes, and older ones request 272. The bytes after the context are
-    /// zero.
+    /// Output of QUERY_QP. Newer drivers request 464 bytes, older ones 272. The bytes after the context are zero.
     pub struct QueriedQp[464] big_endian {
         @0x18  context: QpContext,
     }

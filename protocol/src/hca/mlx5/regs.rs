@@ -8,7 +8,7 @@ use super::command::{LOG_SLOTS, LOG_STRIDE};
 use crate::hca::words::{self, Block};
 use crate::layout;
 
-/// Length in bytes of the initialization segment, which ends at the MSI-X table.
+/// Length in bytes of the initialization segment. The MSI-X table follows it.
 pub const SEGMENT_LEN: u64 = 0x2000;
 /// Offset of the MSI-X table, chosen by hcad.
 pub const MSIX_TABLE: u32 = 0x2000;
@@ -99,7 +99,7 @@ codes! {
 pub enum QueueWord {
     /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request for a NIC state. The address bits are ignored, because the driver writes back the bits that it has read.
+    /// Request for a NIC state. The address bits are ignored: the driver merely writes back what it has read.
     Request {
         /// Code of the requested state; see [`NicState`].
         state: u8,

@@ -24,8 +24,7 @@ codes! {
 }
 
 layout! {
-    /// Entry of the GID table. Packets sent using the entry have its address as their source, and the port accepts
-    /// packets sent to that address.
+    /// Entry of the GID table: a source address for outgoing packets. The port also accepts packets sent to it.
     pub struct RoceEntry[32] big_endian {
         /// IP address. IPv4 addresses are in the last four bytes.
         @0x00         gid: [u8; 16],

@@ -10,7 +10,7 @@ use crate::ids::{CounterSet, Cqn, Rqn, Srqn, UserIndex};
 use crate::layout;
 
 codes! {
-    /// Memory from which an RQ takes its entries.
+    /// Where an RQ takes its entries from.
     pub enum RqMemory(u8) {
         /// The RQ has its own entries.
         Inline = 0 "inline",
@@ -44,7 +44,7 @@ layout! {
         @0x08[23:0]   cqn: Cqn,
         /// Q counter set that counts the frames dropped for lack of a receive buffer, or 0 for none.
         @0x0c[31:24]  counter_set: CounterSet,
-        /// RMP from which the RQ takes its entries.
+        /// RMP that the RQ takes its entries from.
         @0x10[23:0]   rmpn: Srqn,
         @0x30         queue: WorkQueue,
     }

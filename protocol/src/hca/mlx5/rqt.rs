@@ -46,7 +46,7 @@ layout! {
 pub struct RqNumbers<'a>(&'a [[u8; 4]]);
 
 impl<'a> RqNumbers<'a> {
-    /// Parses all of `bytes` as a list. An incomplete number at the end is ignored.
+    /// Parses all of `bytes` as a list. Ignores an incomplete number at the end.
     pub const fn parse(bytes: &'a [u8]) -> Self {
         Self(bytes.as_chunks().0)
     }

@@ -15,7 +15,7 @@ codes! {
         Reset = 0 "reset",
         /// The queue executes work requests.
         Ready = 1 "ready",
-        /// The queue executes no more work requests.
+        /// The queue does not execute any more work requests.
         Error = 3 "error",
     }
 }
@@ -39,7 +39,7 @@ layout! {
         @0x00[5:4]    timestamp_format: u8,
         @0x04[23:0]   user_index: UserIndex,
         @0x08[23:0]   cqn: Cqn,
-        /// Number of TISes, 0 or 1. An SQ without a TIS sends no frames.
+        /// Number of TISes, 0 or 1. An SQ without a TIS does not send frames.
         @0x20[31:16]  tis_count: u16,
         @0x2c[23:0]   tisn: Tisn,
         @0x30         queue: WorkQueue,

@@ -44,7 +44,7 @@ layout! {
         @0x20[4:0]    log_entries: u8,
         /// Whether the doorbell record is in a UMEM. If so, `record` is an offset into that UMEM.
         @0x24[31]     record_in_umem: bool,
-        /// Whether the queue is in a UMEM. If so, the input lists no pages.
+        /// Whether the queue is in a UMEM. If so, the input does not list pages.
         @0x24[30]     in_umem: bool,
         /// UMEM that holds the doorbell record.
         @0x28         record_umem: UmemId,
@@ -117,7 +117,7 @@ layout! {
         @0x04[23:0]   xrcd: XrcDomain,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[31:26]  page_offset: u8,
-        /// CQ to which XRC completions are written.
+        /// CQ that receives XRC completions.
         @0x08[23:0]   cqn: Cqn,
         /// The pages of the queue are `4096 << log_page_size` bytes long.
         @0x10[29:24]  log_page_size: u8,

@@ -1,4 +1,4 @@
-//! Strided translation lists, which repeat a pattern of ranges. In libmlx5, they are called interleaved layouts.
+//! Strided translation lists: repetitions of a pattern of ranges. libmlx5 calls them interleaved layouts.
 //!
 //! A KLM list is strided if the key of its first entry is [`REPEAT_KEY`]. This entry is then a [`RepeatBlock`], and the
 //! entries after it are [`StridedEntry`]s:
@@ -19,13 +19,13 @@ use crate::describe::{Describe, Field as _, Visitor};
 use crate::ids::Va;
 use crate::layout;
 
-/// Value of [`RepeatBlock::key`]. No region has this key, because the device reserves the lowest key indices.
+/// Value of [`RepeatBlock::key`]. The device reserves the lowest key indices, so this is never a region's key.
 pub const REPEAT_KEY: u32 = 0x400;
 
 layout! {
     /// Header of a strided list. It occupies the first entry of a KLM list.
     pub struct RepeatBlock[16] big_endian {
-        /// Number of bytes in one repetition, which is the sum of the byte counts of all entries.
+        /// Number of bytes in one repetition: the sum of all entries' byte counts.
         @0x00        byte_count: u32,
         /// [`REPEAT_KEY`] in every strided list. In a KLM, this offset holds the key.
         @0x04        key: u32 => Hex,
@@ -36,7 +36,7 @@ layout! {
 }
 
 layout! {
-    /// Entry of a strided list. It describes a range in the address space of another key.
+    /// Entry of a strided list: a range in the address space of another key.
     pub struct StridedEntry[16] big_endian {
         /// Distance in bytes between successive repetitions of the range.
         @0x00[31:16]  stride: u16,
@@ -63,7 +63,7 @@ impl StridedEntry {
     }
 }
 
-/// A strided list in wire format. The list can be shorter than its header states.
+/// A strided list in wire format. It can be shorter than its header states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StridedList<'a> {
     /// First entry of the list.
@@ -81,7 +81,7 @@ impl<'a> StridedList<'a> {
         (header.key == REPEAT_KEY).then_some(Self { header, rest })
     }
 
-    /// Returns the entries after the header. If the list is truncated, there are fewer entries than the header states.
+    /// Returns the entries after the header. A truncated list yields fewer than the header states.
     pub fn entries(&self) -> impl Iterator<Item = StridedEntry> + use<'a> {
         let (units, _) = self.rest.as_chunks::<UNIT>();
         units.iter().take(self.header.entries.into()).map(StridedEntry::parse)

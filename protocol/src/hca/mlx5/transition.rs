@@ -1,7 +1,7 @@
 //! QP state changes: the allowed transitions, and the attributes that each transition copies from the new context.
 //!
-//! The driver passes a complete context with every command, but fields that the application did not set are 0. A
-//! command therefore copies only the attributes of its transition and those selected by the mask.
+//! Every command carries a complete context, but fields that the application did not set are 0. A command therefore
+//! copies only the attributes of its transition and those selected by the mask.
 //!
 //! # Spec
 //! mlx5 interface, section 10.2.
@@ -105,7 +105,7 @@ bitflags! {
         const RECV_PSN = 1 << 3;
         /// Next PSN to send.
         const SEND_PSN = 1 << 4;
-        /// All counters and PSNs, which are set to 0 instead of being copied.
+        /// All counters and PSNs. They are set to 0 instead of being copied.
         const CLEAR_COUNTERS = 1 << 5;
     }
 }
@@ -139,7 +139,7 @@ pub struct TransitionError {
 }
 
 impl TransitionError {
-    /// Status that the command returns for this error.
+    /// Status that the command returns for the error.
     pub const STATUS: Status = Status::BadQpState;
 }
 
@@ -156,7 +156,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// Returns the state in which the command is allowed, or `None` if the command is allowed in any state.
+    /// Returns the only state that allows the command, or `None` if every state does.
     pub const fn source(self) -> Option<QpState> {
         match self {
             Self::Rst2Init => Some(QpState::Reset),
@@ -248,9 +248,9 @@ impl QpContext {
     fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
         let has = |bit| fixed.contains(bit);
         if has(FixedAttributes::OBJECTS) {
-            // Section 10.2: the UMR QP is created without a PD, so RST2INIT must set the PD. For this QP, the driver
-            // passes 0 as the receive CQ and the doorbell record, which therefore keep their values from CREATE_QP.
-            // DevX programs pass 0 in all of these fields.
+            // Section 10.2: RST2INIT must set the UMR QP's PD, which CREATE_QP leaves unset. For this QP, the driver
+            // passes 0 as the receive CQ and the doorbell record, and both keep their values from CREATE_QP. DevX
+            // programs pass 0 in all of these fields.
             if new.pd != Pdn::default() {
                 self.pd = new.pd;
             }

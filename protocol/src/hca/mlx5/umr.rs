@@ -27,7 +27,7 @@ bitflags! {
         const SIGNATURE = 1 << 9;
         /// Low byte of the key.
         const KEY = 1 << 13;
-        /// QP to which the key is restricted.
+        /// QP that the key is restricted to.
         const QPN = 1 << 14;
         /// Whether local reads are allowed.
         const LOCAL_READ = 1 << 17;
@@ -96,7 +96,7 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns the position in the key's translation list at which the new entries start, in units of 16 bytes.
+    /// Returns where the new entries start in the key's translation list, in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! DevX user contexts, through which user programs send their own commands.
+//! DevX user contexts: how user programs send their own commands.
 //!
 //! # Spec
 //! mlx5 interface, section 23.

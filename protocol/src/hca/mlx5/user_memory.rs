@@ -30,7 +30,7 @@ layout! {
 /// Location of a queue or doorbell record in a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemPlace {
-    /// UMEM number from the driver, not checked. The UMEM need not exist.
+    /// UMEM number as given by the driver. The UMEM need not exist.
     pub umem: UmemId,
     /// Offset in bytes from the start of the UMEM.
     pub offset: u64,
@@ -61,7 +61,7 @@ mod tests {
 
     /// The offsets are from section 23. If the flag is clear, the object is not in a UMEM.
     #[test]
-    fn umem_places_are_at_specified_offsets() {
+    fn umem_locations_are_at_specified_offsets() {
         let place = |umem, offset| Some(UmemPlace { umem: UmemId::new(umem), offset });
         let ring = [(0x50, 1), (0x54, 0x40), (0x58, 3)];
         assert_eq!(CreateCq::parse(&words(&ring)).place(), None);

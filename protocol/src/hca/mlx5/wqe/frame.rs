@@ -1,4 +1,4 @@
-//! WQEs posted to SQs, which send Ethernet frames.
+//! WQEs posted to SQs to send Ethernet frames.
 
 use std::num::NonZeroU16;
 
@@ -96,7 +96,7 @@ impl<'a> FrameWqe<'a> {
         Ok(Self { control, operation: FrameOperation::Send { segment, mss, header, data } })
     }
 
-    /// Returns the WQE in wire format. The size in the control segment and the inline length are computed.
+    /// Returns the WQE in wire format. Computes the size in the control segment and the inline length.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = vec![0; ControlSegment::LEN];
         if let FrameOperation::Send { segment, mss, header, data } = &self.operation {

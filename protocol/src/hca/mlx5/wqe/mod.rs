@@ -18,7 +18,7 @@ pub use segments::{
 };
 pub use send::{Operation, SendWqe, Translation, Umr, WqeError};
 
-/// WQE sizes are multiples of this number of bytes.
+/// Unit of WQE sizes, in bytes.
 pub const UNIT: usize = 16;
 /// Size of a basic block of the send queue (WQEBB) in bytes. Queue lengths and WQE counters count these blocks.
 pub const BLOCK: usize = 64;

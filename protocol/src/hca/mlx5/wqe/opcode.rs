@@ -4,7 +4,7 @@ use crate::hca::mlx5::code::codes;
 use crate::hca::mlx5::qp::Service;
 
 codes! {
-    /// Opcode of a send WQE. Only the operations that this device executes are listed.
+    /// Opcode of a send WQE. Covers only operations that this device executes.
     #[allow(missing_docs)]
     pub enum Opcode(u8) {
         Nop = 0x00 "NOP",
@@ -22,7 +22,7 @@ codes! {
 }
 
 impl Opcode {
-    /// Returns whether QPs with this service can execute the operation.
+    /// Returns whether QPs with the given service can execute the operation.
     pub const fn supported(self, service: Service) -> bool {
         match self {
             Self::Nop => true,
@@ -42,7 +42,7 @@ impl Opcode {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Returns whether the data segments form a scatter list, to which the device writes.
+    /// Returns whether the data segments form a scatter list that the device writes to.
     pub const fn scatters(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
     }

@@ -7,7 +7,7 @@ use crate::describe::{Describe, Field as _, Visitor};
 use crate::hca::mlx5::mkey::TERMINATE_KEY;
 use crate::hca::mlx5::srq::LinkSegment;
 
-/// A receive WQE, which is a scatter list.
+/// A receive WQE: a scatter list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RecvWqe {
     /// Buffers of the scatter list, in order. Up to four buffers are stored without allocation.
@@ -15,16 +15,16 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Parses a receive queue entry. Every entry is valid; an incomplete segment at the end is ignored.
+    /// Parses a receive queue entry. Accepts any entry, and ignores an incomplete segment at the end.
     pub fn parse(entry: &[u8]) -> Self {
-        // Bit 31 is not part of the length, so `byte_count` excludes it (mlx5 interface, section 20, M-24).
+        // `byte_count` excludes bit 31, which is not part of the length (mlx5 interface, section 20, M-24).
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
         let is_end = |segment: &DataSegment| segment.byte_count == 0 && segment.lkey.get() == TERMINATE_KEY;
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Returns the WQE as an entry of `len` bytes in wire format. Segments that do not fit are omitted. A terminating
-    /// segment is added if there is room.
+    /// Returns the WQE as an entry of `len` bytes in wire format. Omits segments that do not fit, and adds a
+    /// terminating segment if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
         let mut entry: Vec<u8> =
@@ -45,7 +45,7 @@ impl Describe for RecvWqe {
     }
 }
 
-/// An SRQ entry, which consists of a link and a receive WQE.
+/// An SRQ entry: a link and a receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SrqEntry {

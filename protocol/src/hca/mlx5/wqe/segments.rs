@@ -11,7 +11,7 @@ use crate::layout;
 codes! {
     /// Fence mode: which earlier requests a WQE waits for.
     pub enum Fence(u8) {
-        /// The WQE waits for no earlier request.
+        /// The WQE does not wait for earlier requests.
         None = 0 "none",
         /// The WQE waits for earlier UMRs.
         Small = 1 "small",
@@ -67,7 +67,7 @@ impl ControlSegment {
 }
 
 layout! {
-    /// XRC segment, which contains the destination SRQ.
+    /// XRC segment: the destination SRQ.
     pub struct XrcSegment[16] big_endian {
         /// Number of the peer's XRC SRQ.
         @0x00[23:0]  srqn: Srqn,
@@ -84,7 +84,7 @@ layout! {
 }
 
 layout! {
-    /// Atomic segment, which contains the operands.
+    /// Atomic segment: the operands.
     pub struct AtomicSegment[16] big_endian {
         /// Value to add, or the new value for a compare and swap.
         @0x00  swap_or_add: u64 => Hex,

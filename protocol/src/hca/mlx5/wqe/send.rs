@@ -49,7 +49,7 @@ impl WqeError {
 /// Translation list of a UMR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation<'a> {
-    /// The UMR has no list, because the number of units in its control segment is 0.
+    /// The UMR has no list: its control segment specifies 0 units.
     None,
     /// The list is in the WQE. [`SendWqe::emit`] pads it to a multiple of 64 bytes.
     Inline(&'a [u8]),
@@ -81,7 +81,7 @@ pub enum Operation<'a> {
     Read(RemoteSegment),
     /// Compare and swap, or fetch and add, depending on the opcode.
     Atomic(RemoteSegment, AtomicSegment),
-    /// UMR, which changes a memory key.
+    /// UMR: changes a memory key.
     Umr(Umr<'a>),
 }
 
@@ -215,7 +215,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { operation, data, ..bare })
     }
 
-    /// Returns the WQE in wire format. The size in the control segment is computed.
+    /// Returns the WQE in wire format. Computes the size in the control segment.
     ///
     /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Otherwise, the size fields are
     /// truncated.
