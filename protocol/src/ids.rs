@@ -1,4 +1,4 @@
-//! Newtypes for identifiers, so that the compiler detects mix-ups.
+//! Newtypes for identifiers, which let the compiler detect mix-ups.
 //!
 //! Conversions are explicit: `new` creates an identifier from an integer, and `get` returns the integer.
 
@@ -79,7 +79,7 @@ id! {
     pub struct UarIndex(u32, mask 0xff_ffff, "uar");
 }
 id! {
-    /// Index of a memory key, 24 bits. The key is the index followed by a low byte that the driver chooses.
+    /// Index of a memory key, 24 bits. The key is the index followed by a low byte of the driver's choice.
     pub struct MkeyIndex(u32, mask 0xff_ffff, "mkey");
 }
 id! {
@@ -91,11 +91,11 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Queue identifier chosen by the driver, 24 bits. CQEs report it, so that the driver can find the queue.
+    /// Queue identifier chosen by the driver, 24 bits. CQEs report it to let the driver find the queue.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
-    /// Number of a Q counter set, which counts events of the QPs that use it.
+    /// Number of a Q counter set. A set counts events of the QPs that use it.
     pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
@@ -111,7 +111,7 @@ id! {
     pub struct FlowGroupId(u32, mask u32::MAX, "fg");
 }
 id! {
-    /// Number of a flow counter, which counts the frames and bytes that match flow table entries.
+    /// Number of a flow counter. It counts frames and bytes that match flow table entries.
     pub struct FlowCounterId(u32, mask u32::MAX, "fc");
 }
 id! {
@@ -131,11 +131,11 @@ id! {
     pub struct Sqn(u32, mask 0xff_ffff, "sqn");
 }
 id! {
-    /// Number of a DevX user context, 16 bits. Each command names the user context on whose behalf it is sent.
+    /// Number of a DevX user context, 16 bits. Every command names the user context that it is sent for.
     pub struct UserId(u16, mask u16::MAX, "user");
 }
 id! {
-    /// Number of a user memory object (UMEM), which holds queues and doorbell records of a DevX user.
+    /// Number of a user memory object (UMEM). It holds queues and doorbell records of a DevX user.
     pub struct UmemId(u32, mask u32::MAX, "umem");
 }
 id! {
@@ -217,7 +217,7 @@ impl MkeyIndex {
         Self(key >> 8)
     }
 
-    /// Returns the memory key with this index and low byte.
+    /// Returns the memory key that consists of this index and `low`.
     pub const fn key(self, low: u8) -> u32 {
         self.0 << 8 | low as u32
     }

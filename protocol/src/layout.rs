@@ -55,7 +55,7 @@
 
 use crate::ids::MacAddr;
 
-/// Order in which the bits of an object are numbered.
+/// Bit numbering of an object.
 pub trait BitOrder {
     /// Reads `width` bits, at most 64, starting at bit `first`.
     fn take_bits(object: &[u8], first: usize, width: usize) -> u64;
@@ -64,11 +64,11 @@ pub trait BitOrder {
     fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64);
 }
 
-/// Little-endian objects, in which bit 0 is the lowest bit of byte 0.
+/// Numbering of little-endian objects: bit 0 is the lowest bit of byte 0.
 #[derive(Clone, Copy, Debug)]
 pub struct LittleEndian;
 
-/// Big-endian objects, in which bit 0 is the highest bit of byte 0.
+/// Numbering of big-endian objects: bit 0 is the highest bit of byte 0.
 #[derive(Clone, Copy, Debug)]
 pub struct BigEndian;
 
@@ -91,7 +91,7 @@ macro_rules! integers {
 
             #[inline]
             fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
-                // The cast is lossless, because `is_sound` rejects fields that are wider than their types.
+                // The cast is lossless: `is_sound` rejects fields that are wider than their types.
                 #[allow(clippy::cast_possible_truncation, reason = "as above")]
                 { O::take_bits(object, first, width) as $int }
             }
@@ -124,7 +124,7 @@ impl<T: Value + Copy + Default, const N: usize> Value for [T; N] {
     const WIDTH: usize = T::WIDTH * N;
 
     // Inlining makes the positions constants, so that short arrays compile to plain loads. `array::from_fn` is not
-    // used, because it is not always inlined.
+    // always inlined.
     #[inline(always)]
     fn take<O: BitOrder>(object: &[u8], first: usize, _: usize) -> Self {
         let mut values = [T::default(); N];
@@ -245,7 +245,7 @@ impl BitOrder for BigEndian {
         let mut word = [0; 16];
         let there = bytes.len().min(MAX_FIELD_BYTES);
         word[..there].copy_from_slice(&bytes[..there]);
-        // The field starts in the first byte and has at most 64 bits, so the subtraction does not overflow.
+        // The subtraction does not overflow: the field starts in the first byte and has at most 64 bits.
         let value = u128::from_be_bytes(word) >> (128 - first % 8 - width);
         #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
         let low = value as u64;

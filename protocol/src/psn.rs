@@ -6,7 +6,7 @@ use crate::layout;
 
 /// Packet sequence number (PSN), 24 bits.
 ///
-/// PSNs wrap around, so `Ord` is not implemented. Use [`Psn::since`] to compare them.
+/// Since PSNs wrap around, `Ord` is not implemented. Use [`Psn::since`] to compare them.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.7.1 (packet sequence numbers).

@@ -54,7 +54,7 @@ impl<R> Row<R> {
         (byte < self.width).then(|| ((self.make)(first, second), byte))
     }
 
-    /// Returns the BAR offset of the register with these indices.
+    /// Returns the BAR offset of the register with the given indices.
     pub const fn offset(&self, outer: u16, inner: u16) -> u32 {
         self.base + outer as u32 * self.dimensions[0].1 + inner as u32 * self.dimensions[1].1
     }

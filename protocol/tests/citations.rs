@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// An interface document, with the parts that can be cited.
+/// An interface document and its citable parts.
 struct Interface {
     /// Name of the document in citations, without the word "interface".
     name: &'static str,
@@ -161,7 +161,7 @@ fn cited_sections_exist() {
         let shown = path.strip_prefix(REPOSITORY).unwrap_or(&path).display().to_string();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let text = flat(&text);
-        // A file's interface document is named in its first comment, or follows from its path.
+        // A file's first comment names its interface document, or its path implies it.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
         let of_head = [

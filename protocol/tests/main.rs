@@ -1,5 +1,4 @@
-//! Tests of the layouts through their public interface. They form a single program, so that the crate is linked only
-//! once.
+//! Tests of the layouts through their public interface. They form a single program to link the crate only once.
 
 mod citations;
 mod corpus;

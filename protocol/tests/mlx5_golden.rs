@@ -1,9 +1,8 @@
 //! Tests with the traces in `data/mlx5`: commands and queue entries from a Linux 7.3.4 guest with an InfiniBand
 //! port.
 //!
-//! A command consists of a heading and the words of its input and output. The heading contains the command's name, the
-//! lengths, and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means
-//! n zero bytes.
+//! A command consists of a heading and the words of its input and output. The heading contains its name, the lengths,
+//! and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -569,8 +568,8 @@ fn every_traced_cqe_is_emitted_unchanged() {
                 let entry: &[u8; cqe::LEN] = record.bytes.as_slice().try_into().unwrap();
                 let (cqe, owner) = Cqe::parse(entry).unwrap();
                 assert_eq!(cqe.emit(owner), *entry);
-                // The driver resized CQ 48h from 128 to 512 entries before the CQ wrapped around, so the owner bits are
-                // the same as without the resize.
+                // The driver resized CQ 48h from 128 to 512 entries before it wrapped around; the owner bits are the
+                // same as without the resize.
                 let index = u32::try_from(record.decimal("index")).unwrap();
                 assert_eq!(owner, cqe::owner(index, log_entries[&record.hex("cqn")]));
                 *opcodes.entry(cqe.opcode().name()).or_insert(0) += 1;

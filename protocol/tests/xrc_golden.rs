@@ -1,5 +1,5 @@
 //! Tests with XRC packets (IBTA volume 1, table 38 and annex A14). The XRCETH follows the BTH and precedes all other
-//! extension headers. The bytes were written by hand, because scapy does not support XRC.
+//! extension headers. The bytes were written by hand; scapy does not support XRC.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn, Rkey, Srqn, Va};
@@ -112,7 +112,7 @@ fn rejects_truncated_xrceth() {
     assert_eq!(Packet::parse(&bytes), Err(WireError::Short { what: "XRCETH", need: 4, have: 3 }));
 }
 
-/// A reserved opcode defines no extension headers.
+/// A reserved opcode does not define extension headers.
 #[test]
 fn reserved_xrc_opcode_has_no_xrceth() {
     let bytes = [&[0xb5][..], &BTH, &DATA].concat();

@@ -1,5 +1,5 @@
-//! Device interfaces: `e810`, `jingzhao`, `mlx5` and `mthca`. The other modules hold definitions that several of them
-//! share.
+//! Device interfaces: `e810`, `jingzhao`, `mlx5` and `mthca`. The other modules hold definitions shared by several of
+//! them.
 
 pub mod e810;
 pub mod event;

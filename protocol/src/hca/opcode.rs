@@ -66,7 +66,7 @@ impl WqeOpcode {
         Code(code.into(), Self::from_code(code).map(Self::name))
     }
 
-    /// Returns whether WQEs with this opcode carry immediate data.
+    /// Returns whether WQEs with the opcode carry immediate data.
     pub const fn has_imm(self) -> bool {
         matches!(self, Self::SendImm | Self::WriteImm)
     }
@@ -76,7 +76,7 @@ impl WqeOpcode {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Returns whether QPs of this service type support the operation.
+    /// Returns whether QPs with service type `service` support the operation.
     pub const fn supported(self, service: ServiceType) -> bool {
         match service {
             ServiceType::Rc => true,

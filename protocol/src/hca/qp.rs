@@ -65,7 +65,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// Returns the state with this code, or `None` for an unknown code.
+    /// Decodes a state. Returns `None` for an unknown code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Reset,

@@ -1,5 +1,5 @@
-//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules. The first granule is the *next
-//! segment*, which links to the next WQE. The type parameter `O` is the byte order of the interface.
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, of which the first is the *next
+//! segment*: a link to the next WQE. The type parameter `O` is the byte order of the interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6, where segments are called units; mthca interface, section 7.1.
@@ -180,7 +180,7 @@ impl RemoteAddress {
 
 /// Appends an inline segment, zero-padded to a multiple of 16 bytes.
 pub(super) fn emit_inline<O: ByteOrder>(bytes: &[u8], wqe: &mut Vec<u8>) {
-    // The fallback is never used, because data of that length does not fit in a WQE.
+    // The fallback is never used: data of that length does not fit in a WQE.
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     wqe.extend_from_slice(U32::<O>::new(len | INLINE).as_bytes());
     wqe.extend_from_slice(bytes);

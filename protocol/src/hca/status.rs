@@ -129,7 +129,7 @@ pub struct CmdError {
 }
 
 impl CmdError {
-    /// Creates an error with this status.
+    /// Creates an error with the given status.
     pub const fn new(status: CmdStatus, what: &'static str, value: u64) -> Self {
         Self { status, what, value }
     }

@@ -35,7 +35,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// Returns the syndrome with this code.
+    /// Decodes a syndrome. Every code is valid.
     pub const fn from_code(code: u8) -> Self {
         match code {
             0x01 => Self::LocalLength,

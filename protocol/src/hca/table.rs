@@ -14,7 +14,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Parses a 64-bit word whose low byte is the log2 of the number of entries. The other bytes are the base address.
+    /// Parses a 64-bit word: the base address, with the log2 of the number of entries in its low byte.
     ///
     /// # Errors
     /// EXCEED_LIM if the table has more than `2^max_log` entries.

@@ -28,7 +28,7 @@ pub const fn is_word_write(offset: u64, data: &[u8]) -> bool {
     offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
 }
 
-/// Splits a write into words and yields each word with its offset, in ascending order. Yields nothing if the device
+/// Splits a write into words and yields each of them with its offset, in ascending order. Yields nothing if the device
 /// ignores the write; see [`is_word_write`].
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
     let words = if is_word_write(offset, data) { data } else { &[] };

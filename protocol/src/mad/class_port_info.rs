@@ -5,11 +5,11 @@
 
 use super::field::attribute;
 
-/// Attribute ID, which is the same in all classes.
+/// Attribute ID, the same in all classes.
 pub const ATTRIBUTE: u16 = 0x01;
 
 attribute! {
-    /// The ClassPortInfo attribute. Redirection and trap fields are omitted here, and emitted as 0.
+    /// The ClassPortInfo attribute. Redirection and trap fields are omitted here and emitted as 0.
     pub struct ClassPortInfo[72] {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;

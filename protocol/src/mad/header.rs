@@ -34,7 +34,7 @@ impl Method {
     pub const GET: Self = Self(0x01);
     /// Set: SubnSet, PerformanceSet and so on, depending on the class.
     pub const SET: Self = Self(0x02);
-    /// Send, which expects no response.
+    /// Send, which does not expect a response.
     pub const SEND: Self = Self(0x03);
     /// Trap, sent by an agent to the subnet manager.
     pub const TRAP: Self = Self(0x05);

@@ -57,7 +57,7 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Returns the MAC address from which a GUID was formed; the inverse of [`guid_of_mac`]. Returns `None` if the GUID is
+/// Returns the MAC address that a GUID was formed from; the inverse of [`guid_of_mac`]. Returns `None` if the GUID is
 /// not the modified EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {

@@ -70,9 +70,9 @@ attribute! {
         transmit_constraint_errors: u8 = 128, 8;
         /// Inbound packets dropped because of a P_Key or raw packet constraint.
         receive_constraint_errors: u8 = 136, 8;
-        /// Number of times that local physical errors exceeded the LocalPhyErrors threshold.
+        /// Number of times local physical errors exceeded the LocalPhyErrors threshold.
         local_integrity_errors: u8 = 152, 4;
-        /// Number of times that buffer overruns exceeded the OverrunErrors threshold.
+        /// Number of times buffer overruns exceeded the OverrunErrors threshold.
         buffer_overruns: u8 = 156, 4;
         /// VL15 (subnet management) packets dropped for lack of buffers.
         vl15_dropped: u16 = 176, 16;

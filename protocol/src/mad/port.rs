@@ -89,7 +89,7 @@ attribute! {
         down_default: PhysicalState = 268, 4;
         /// M_Key protection level, 0 to 3.
         m_key_protect: u8 = 272, 2;
-        /// LID mask control (LMC): log2 of the number of LIDs of the port.
+        /// LID mask control (LMC): log2 of the port's LID count.
         lmc: u8 = 277, 3;
         speed_active: u8 = 280, 4;
         speed_enabled: u8 = 284, 4;
@@ -108,7 +108,7 @@ attribute! {
         /// Type of initialisation performed (InitTypeReply).
         init_type_reply: u8 = 328, 4;
         mtu_cap: u8 = 332, 4;
-        /// Switches only: number of consecutive dropped packets after which a VL stalls.
+        /// Switches only: number of consecutive packet drops that stall a VL.
         vl_stall_count: u8 = 336, 3;
         /// Switches only: maximum lifetime of a packet at the head of a queue, 4.096 us * 2^n.
         hoq_life: u8 = 339, 5;

@@ -71,7 +71,7 @@ pub mod mc_member {
 attribute! {
     /// PathRecord (section 15.2.5.16): a path from one port to another.
     pub struct PathRecord[64] {
-        /// Service for which the path is used; 0 for any service.
+        /// Service that uses the path; 0 for any service.
         service_id: u64 = 0, 64;
         /// GID of the destination.
         dgid: [u8; 16] = 64, 128;
@@ -84,7 +84,7 @@ attribute! {
         /// Whether the path carries raw packets.
         raw_traffic: bool = 352, 1;
         flow_label: u32 = 356, 20;
-        /// Hop limit; 0 if packets need no GRH.
+        /// Hop limit; 0 if packets do not need a GRH.
         hop_limit: u8 = 376, 8;
         traffic_class: u8 = 384, 8;
         /// Whether the path also works in the reverse direction.

@@ -1,4 +1,4 @@
-//! Reliable multi-packet transaction protocol (RMPP), for responses that are longer than one MAD.
+//! Reliable multi-packet transaction protocol (RMPP), for responses longer than one MAD.
 //!
 //! # Spec
 //! IBTA volume 1, section 13.6.

@@ -12,8 +12,8 @@ use super::rmpp::Rmpp;
 /// Length in bytes of the attribute data in one MAD or RMPP segment.
 pub const DATA_LEN: usize = 200;
 
-/// Length in bytes of the SA header, between the RMPP header and the data. Every segment has an SA header, which RMPP
-/// counts as payload.
+/// Length in bytes of the SA header, between the RMPP header and the data. Every segment has one, and RMPP counts it as
+/// payload.
 pub const SA_HEADER_LEN: usize = 20;
 
 /// Class version that this crate supports.

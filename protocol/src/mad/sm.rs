@@ -11,7 +11,7 @@ pub const MASTER: u8 = 3;
 attribute! {
     /// A subnet manager's SMInfo attribute.
     pub struct SmInfo[24] {
-        /// GUID of the port on which the subnet manager runs.
+        /// GUID of the port that the subnet manager runs on.
         guid: u64 = 0, 64;
         /// Secret SM_Key of the subnet manager.
         sm_key: u64 = 64, 64;

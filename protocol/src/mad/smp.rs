@@ -61,9 +61,9 @@ pub struct DirectedRoute {
     pub hop_pointer: u8,
     /// Number of hops in the path.
     pub hop_count: u8,
-    /// LID at which the directed part of the route begins (DrSLID), or the permissive LID.
+    /// LID where the directed part of the route begins (DrSLID), or the permissive LID.
     pub source: Lid,
-    /// LID at which the directed part of the route ends (DrDLID), or the permissive LID.
+    /// LID where the directed part of the route ends (DrDLID), or the permissive LID.
     pub destination: Lid,
 }
 

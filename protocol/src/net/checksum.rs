@@ -16,8 +16,8 @@ impl Checksum {
         let (words, tail) = bytes.as_chunks::<4>();
         let mut last = [0; 4];
         last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        // RFC 1071, section 2 (B) and (C): the data can be added 32 bits at a time and in native byte order, because
-        // swapping the bytes of every word also swaps the bytes of the sum. The sum has room for 2^32 words of 32 bits
+        // RFC 1071, section 2 (B) and (C): swapping the bytes of every word also swaps the bytes of the sum. The data
+        // can therefore be added 32 bits at a time and in native byte order. The sum has room for 2^32 words of 32 bits
         // (16 GiB).
         let native = |word: &[u8; 4]| u64::from(u32::from_ne_bytes(*word));
         let sum = words.iter().map(native).sum::<u64>() + native(&last);
@@ -30,8 +30,8 @@ impl Checksum {
         Self(self.0 + u64::from(word))
     }
 
-    /// Returns the value of the checksum field: the complement of the sum. The value is 0 if the data already includes
-    /// a correct checksum.
+    /// Returns the value of the checksum field: the complement of the sum. It is 0 if the data already includes a
+    /// correct checksum.
     pub fn value(self) -> u16 {
         !fold(self.0)
     }

@@ -83,8 +83,8 @@ impl<'a> EtherFrame<'a> {
         Ok((Self { ether_type, payload, ..whole }, Some(u16::from_be_bytes([tci_high, tci_low]))))
     }
 
-    /// Returns whether the frame looks like RoCEv2: UDP to port 4791 over IPv4 or IPv6. Lengths and checksums are not
-    /// verified, so parsing the frame can still fail.
+    /// Returns whether the frame looks like RoCEv2: UDP to port 4791 over IPv4 or IPv6. Parsing it can still fail,
+    /// since lengths and checksums are not verified.
     pub fn is_roce(&self) -> bool {
         let protocol_and_udp = match self.ether_type {
             EtherType::Ipv4 => {
@@ -105,7 +105,7 @@ pub const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
 /// Length of a VLAN tag in bytes.
 pub const TAG_LEN: usize = 4;
-/// Length in bytes of the two addresses, which precede the tag.
+/// Length in bytes of the two addresses in front of the tag.
 pub(crate) const ADDRESSES_LEN: usize = 12;
 
 /// Returns a C-TAG with the tag control information `tci`.
@@ -160,7 +160,7 @@ pub fn group_mac(group: IpAddr) -> Option<MacAddr> {
 }
 
 impl EtherType {
-    /// Returns the EtherType with this number.
+    /// Converts a number to an EtherType. Every number is valid.
     pub const fn from_number(number: u16) -> Self {
         match number {
             0x0800 => Self::Ipv4,

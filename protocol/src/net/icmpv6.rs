@@ -28,8 +28,8 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Hop limit of valid neighbour discovery messages. Receivers discard messages with a lower hop limit, because a router
-/// has forwarded them (RFC 4861, section 7.1).
+/// Hop limit of valid neighbour discovery messages. A lower hop limit shows that a router has forwarded the message;
+/// receivers discard it (RFC 4861, section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
 /// A parsed ICMPv6 message.
@@ -102,7 +102,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 if kind == SOLICITATION {
                     let source_mac = mac_option(options, SOURCE_MAC)?;
-                    // RFC 4861, section 7.1.1: in duplicate address detection, there must be no source address option.
+                    // RFC 4861, section 7.1.1: duplicate address detection must not include a source address option.
                     if ip.src.is_unspecified() && source_mac.is_some() {
                         return invalid("source address option of an unspecified source", SOURCE_MAC);
                     }
@@ -124,7 +124,7 @@ impl<'a> Icmpv6<'a> {
 /// Appends the complete echo reply frame. `ip` is the IP header of the reply, and `data` comes from the request.
 ///
 /// # Errors
-/// [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram, in which case nothing is appended.
+/// [`WireError::Invalid`] if the reply does not fit into an IPv6 datagram. In that case, nothing is appended.
 pub fn emit_echo_reply(
     dst: MacAddr,
     src: MacAddr,
@@ -152,7 +152,7 @@ impl Solicitation {
 }
 
 impl Advertisement {
-    /// Appends the complete frame. The override flag is set, so receivers replace an existing cache entry.
+    /// Appends the complete frame. The override flag is set to make receivers replace an existing cache entry.
     pub fn emit_frame(&self, src_mac: MacAddr, dst_mac: MacAddr, dst: Ipv6Addr, out: &mut Vec<u8>) {
         let flags = [OVERRIDE | if self.solicited { SOLICITED } else { 0 }, 0, 0, 0];
         let target = self.target.octets();

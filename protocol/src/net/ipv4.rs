@@ -88,7 +88,7 @@ impl Ipv4 {
     /// fragments; [`WireError::Checksum`] if the header checksum is wrong.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<RawIpv4>(bytes, "IPv4")?;
-        // RoCE senders use no options.
+        // RoCE senders do not use options.
         if raw.version_ihl != 0x45 {
             return Err(WireError::Invalid { what: "IPv4 version and IHL", value: raw.version_ihl.into() });
         }
@@ -125,8 +125,8 @@ impl Ipv4 {
 
     /// Returns the header in wire format, for a payload of `payload_len` bytes, at most 65515.
     ///
-    /// Identification is 0 and DF is set. Such a datagram is atomic, so its identification has no meaning (RFC 6864,
-    /// section 4.1). A constant identification also does not reveal how much other traffic the port sends.
+    /// Identification is 0 and DF is set. Such a datagram is atomic, and its identification is meaningless (RFC 6864,
+    /// section 4.1). A constant value also avoids revealing how much other traffic the port sends.
     ///
     /// # Errors
     /// [`WireError::Invalid`] if the total length does not fit into its field.

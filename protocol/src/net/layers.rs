@@ -22,9 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Maximum number of IPv6 extension headers to parse, which bounds the time spent on an untrusted frame. The header
-/// order recommended by RFC 8200, section 4.1, has at most seven extension headers, so ordinary frames are below the
-/// limit. The transport of a frame that exceeds the limit is [`Transport::Other`].
+/// Maximum number of IPv6 extension headers to parse, which bounds the time spent on an untrusted frame. Ordinary
+/// frames stay below the limit: the header order recommended by RFC 8200, section 4.1, has at most seven extension
+/// headers. The transport of a frame above it is [`Transport::Other`].
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -257,7 +257,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // The data of a fragment can start anywhere in the datagram, so it is not parsed as a header.
+            // Do not parse the data of a fragment as a header: it can start anywhere in the datagram.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
@@ -290,7 +290,7 @@ impl Ip {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
             Addresses::V6 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
         };
-        // Lengths fit in 16 bits, because jumbograms (RFC 2675) are not supported.
+        // Lengths fit in 16 bits; jumbograms (RFC 2675) are not supported.
         let len = u16::try_from(self.end - self.payload_at).unwrap_or(u16::MAX);
         addresses.with_u16(self.protocol.into()).with_u16(len)
     }
@@ -324,7 +324,7 @@ impl Transport {
 }
 
 impl TagKind {
-    /// Returns the kind of tag with this EtherType.
+    /// Returns the kind of tag with EtherType `number`, if any.
     pub const fn from_ether_type(number: u16) -> Option<Self> {
         match number {
             0x8100 => Some(Self::Customer),
@@ -353,15 +353,15 @@ mod extension {
 }
 
 impl RawExtension {
-    /// Returns the extension header at the front of `bytes`, and the header's length in bytes. Returns `None` if
-    /// `protocol` is not an extension header that can be skipped.
+    /// Returns the extension header at the front of `bytes`, and its length in bytes. Returns `None` if `protocol` is
+    /// not an extension header that can be skipped.
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;
         let len = usize::from(header.len);
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
             // RFC 8200, section 8.1: the pseudo-header contains the final destination. While segments are left, the
-            // IPv6 header contains an intermediate destination, so the transport checksum cannot be verified.
+            // IPv6 header contains an intermediate destination, and the transport checksum cannot be verified.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))

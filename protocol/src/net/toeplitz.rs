@@ -1,4 +1,4 @@
-//! Toeplitz hash, which NICs use to distribute flows across receive queues (RSS).
+//! Toeplitz hash. NICs use it to distribute flows across receive queues (RSS).
 //!
 //! # Spec
 //! Microsoft, "RSS Hashing Functions". For every bit set in the input, the hash is XORed with the 32 bits of the key
@@ -111,7 +111,7 @@ fn high_half(word: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Omits the key, because knowledge of the key lets an attacker steer all flows to one queue.
+/// Omits the key: knowing it lets an attacker steer all flows to one queue.
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("toeplitz::Key")

@@ -121,7 +121,7 @@ impl Encap {
             return Err(WireError::Invalid { what: "IP protocol", value: protocol.into() });
         }
         let (udp, transport) = RawUdp::parse(datagram, ip.pseudo_header())?;
-        // The IP and UDP lengths must match, because the ICRC is at the end of the datagram.
+        // The ICRC is at the end of the datagram; the IP and UDP lengths must therefore match.
         if usize::from(udp.len.get()) != datagram.len() {
             return Err(WireError::Invalid { what: "UDP length", value: udp.len.get().into() });
         }
@@ -151,7 +151,7 @@ impl Encap {
     /// Appends the headers of a frame with `transport_len` bytes after the UDP header. The UDP checksum remains 0.
     ///
     /// # Errors
-    /// [`WireError::Invalid`] if the length does not fit into its field. In this case, nothing is appended.
+    /// [`WireError::Invalid`] if the length does not fit into its field. In that case, nothing is appended.
     pub(super) fn emit(&self, transport_len: usize, out: &mut Vec<u8>) -> Result<(), WireError> {
         let udp_len = size_of::<RawUdp>().saturating_add(transport_len);
         let udp = RawUdp {

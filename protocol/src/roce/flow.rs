@@ -1,4 +1,4 @@
-//! Recognises the frames of a known flow, so that their headers need not be parsed again.
+//! Recognises frames of a known flow without parsing their headers again.
 
 use zerocopy::FromBytes as _;
 
@@ -8,8 +8,8 @@ use crate::net::checksum::Checksum;
 use crate::net::ipv4::{Fragmentation, RawIpv4};
 use crate::net::udp::RawUdp;
 
-/// Number of 64-bit words that are compared. They cover the headers and the first bytes of the BTH, which the mask
-/// clears.
+/// Number of 64-bit words to compare. They cover the headers and the first bytes of the BTH; the mask clears the
+/// latter.
 const WORDS: usize = size_of::<RawHeaders>().div_ceil(8);
 const COMPARED: usize = WORDS * 8;
 
@@ -62,7 +62,7 @@ impl FlowHeaders {
     /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not
     /// part of the flow or is malformed.
     pub(super) fn unwrap<'a>(&self, frame: &'a [u8]) -> Option<Unwrapped<'a>> {
-        // Combines the differences of all words, because comparing the arrays would call `memcmp`.
+        // Combine the differences of all words; comparing the arrays would call `memcmp`.
         let words = masked(frame)?;
         if words.iter().zip(&self.words).fold(0, |bits, (found, word)| bits | (found ^ word)) != 0 {
             return None;
@@ -84,7 +84,7 @@ impl FlowHeaders {
 }
 
 /// Returns the checksum of the IPv4 header fields that vary within a flow, including the header checksum. All other
-/// fields are constant, so a header is valid if and only if this value equals that of a valid header.
+/// fields are constant: a header is valid if and only if its value equals that of a valid header.
 fn differing_sum(ip: &RawIpv4) -> u16 {
     let fields = [ip.total_len, ip.id, ip.checksum];
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()

@@ -25,8 +25,8 @@ pub const MAX_OFFLOADED_PAYLOAD: usize = 32 << 10;
 /// Byte range of the checksum in a UDP datagram.
 const CHECKSUM: Range<usize> = 6..8;
 
-/// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified too, unless the frame was parsed
-/// with another offload than [`Offload::None`].
+/// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified too if the frame was parsed with
+/// [`Offload::None`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFrame<'a> {
     /// Ethernet, IP and UDP headers.
@@ -48,9 +48,9 @@ impl<'a> RoceFrame<'a> {
     /// Parses a frame. The ICRC is verified only if `offload` is [`Offload::None`].
     ///
     /// # Errors
-    /// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC if the ICRC is not verified. With
-    /// [`Offload::Segmentation`], also fails if the payload exceeds [`MAX_OFFLOADED_PAYLOAD`], or [`MAX_PAYLOAD`] if the
-    /// packet cannot be divided.
+    /// Fails in the same cases as [`RoceFrame::parse`], except that a wrong ICRC is accepted if it is not verified.
+    /// With [`Offload::Segmentation`], also fails if the payload exceeds [`MAX_OFFLOADED_PAYLOAD`], or [`MAX_PAYLOAD`]
+    /// if the packet cannot be divided.
     pub fn parse_with(frame: &'a [u8], offload: Offload) -> Result<Self, WireError> {
         Self::of(&Encap::unwrap(frame)?, offload)
     }
@@ -96,7 +96,7 @@ impl<'a> RoceFrame<'a> {
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Length to which `out` is truncated on drop. Until the frame is finished, this is the original length.
+    /// Length that `out` is truncated to on drop: the original length until the frame is finished.
     keep: usize,
     frame: usize,
     ip: IpAddrs,
@@ -111,7 +111,7 @@ impl<'a> FrameWriter<'a> {
     /// appending the payload does not reallocate the buffer.
     ///
     /// # Panics
-    /// Panics in the same cases as [`FrameWriter::with_xrceth`], and for XRC requests, because these require an XRCETH.
+    /// Panics in the same cases as [`FrameWriter::with_xrceth`], and for XRC requests, which require an XRCETH.
     pub fn new(out: &'a mut Vec<u8>, encap: &Encap, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
         Self::with_xrceth(out, encap, bth, None, ext, payload_len)
     }
@@ -119,8 +119,8 @@ impl<'a> FrameWriter<'a> {
     /// Like [`FrameWriter::new`], but also writes an XRCETH for `srqn` if the opcode requires one.
     ///
     /// # Panics
-    /// Panics if `payload_len` exceeds [`MAX_OFFLOADED_PAYLOAD`], or if `ext` is not the variant that `bth.opcode` requires. Also
-    /// panics if the opcode requires an XRCETH but `srqn` is missing, or if it requires none but `srqn` is present.
+    /// Panics if `payload_len` exceeds [`MAX_OFFLOADED_PAYLOAD`], or if `ext` is not the variant that `bth.opcode`
+    /// requires. Also panics if the opcode requires an XRCETH but `srqn` is missing, or vice versa.
     pub fn with_xrceth(
         out: &'a mut Vec<u8>,
         encap: &Encap,
@@ -221,8 +221,8 @@ impl Drop for FrameWriter<'_> {
     }
 }
 
-/// Computes the ICRC and the UDP checksum of a frame that was written with [`Offload::Icrc`]. A complete frame
-/// remains unchanged. A damaged frame also gets a valid ICRC, so receivers can no longer detect the damage.
+/// Computes the ICRC and the UDP checksum of a frame that was written with [`Offload::Icrc`]. A complete frame remains
+/// unchanged. A damaged frame also gets a valid ICRC, which hides the damage from receivers.
 ///
 /// # Errors
 /// Fails if the Ethernet, IP or UDP header is invalid, or if the frame is too short for an ICRC.
@@ -244,8 +244,8 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Builds the frames of the packets that a frame with the offload [`Offload::Segmentation`] stands for, with their
-/// ICRCs, and calls `act` for each, in PSN order.
+/// Divides a frame with the offload [`Offload::Segmentation`] into its packets, and calls `act` with each packet's
+/// complete frame, in PSN order.
 ///
 /// # Errors
 /// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC.
@@ -269,7 +269,7 @@ pub fn for_each_frame(frame: &[u8], mtu: Mtu, mut act: impl FnMut(&[u8])) -> Res
 fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
     let len = u16::try_from(datagram.len()).expect("the UDP length field was filled from it");
     let sum = match ip.pseudo_header().with_u16(len).with(datagram).value() {
-        // RFC 768: a computed checksum of 0 is sent as all ones, because 0 means none.
+        // RFC 768: a computed checksum of 0 is sent as all ones; 0 means none.
         0 => 0xffff,
         sum => sum,
     };

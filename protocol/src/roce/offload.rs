@@ -1,4 +1,4 @@
-//! What the sender of a frame leaves to the code that moves the frame off-host.
+//! Work that a frame's sender leaves to the code that moves the frame off-host.
 
 /// Path MTU of a queue pair (IBTA 9.3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,8 +50,8 @@ impl Mtu {
     }
 }
 
-/// Work that the sender of a frame has left to the code that moves the frame off-host. Between HCAs that share memory,
-/// this work is never done.
+/// Work that a frame's sender has left to the code that moves the frame off-host. It is never done between HCAs that
+/// share memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
     /// None: the frame is in wire format.
@@ -60,7 +60,7 @@ pub enum Offload {
     /// The ICRC field is a placeholder. [`seal`](super::seal) computes the ICRC.
     Icrc,
     /// The payload spans several packets of this path MTU, and the ICRC field is a placeholder. The headers are those
-    /// that a single packet at this place in the message would have, with the PSN of the first of these packets.
+    /// of a single packet at the same place in the message, with the PSN of the first packet.
     /// [`Packet::segments`](super::Packet::segments) returns the packets, and [`for_each_frame`](super::for_each_frame)
     /// builds their frames.
     Segmentation(Mtu),

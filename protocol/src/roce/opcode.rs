@@ -143,7 +143,7 @@ impl Opcode {
         prefix << 5 | self.operation.code()
     }
 
-    /// Returns the [`Ext`](super::Ext) variant of a packet with this opcode.
+    /// Returns the [`Ext`](super::Ext) variant that the opcode requires.
     pub const fn ext_kind(self) -> ExtKind {
         use Operation as O;
         let datagram = matches!(self.transport, Transport::Ud);
@@ -182,8 +182,8 @@ impl Opcode {
 }
 
 impl Operation {
-    /// Returns the operation of a SEND packet at `position`. `imm` is ignored for First and Middle, because only the
-    /// last packet carries immediate data.
+    /// Returns the operation of a SEND packet at `position`. Only the last packet carries immediate data: `imm` is
+    /// ignored for First and Middle.
     pub const fn send(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::SendFirst,
@@ -195,8 +195,8 @@ impl Operation {
         }
     }
 
-    /// Returns the operation of a WRITE packet at `position`. `imm` is ignored for First and Middle, because only the
-    /// last packet carries immediate data.
+    /// Returns the operation of a WRITE packet at `position`. Only the last packet carries immediate data: `imm` is
+    /// ignored for First and Middle.
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::WriteFirst,

@@ -54,9 +54,8 @@ impl<'a> Packet<'a> {
         size_of::<RawBth>() + xrceth + self.ext.kind().len_bytes() + padded + ICRC_LEN
     }
 
-    /// Returns the packets that this packet stands for if its frame has the offload
-    /// [`Segmentation`](super::Offload::Segmentation), in PSN order. Only SENDs, WRITEs and READ responses of connected
-    /// services are divided.
+    /// Divides a packet whose frame has the offload [`Segmentation`](super::Offload::Segmentation). Returns the
+    /// resulting packets in PSN order. Only SENDs, WRITEs and READ responses of connected services are divided.
     pub fn segments(self, mtu: Mtu) -> impl Iterator<Item = Self> {
         let count = self.segment_count(mtu);
         (0..count).map(move |index| self.segment(mtu, index, count))
@@ -88,7 +87,7 @@ impl<'a> Packet<'a> {
         let bth = Bth {
             opcode,
             psn: self.bth.psn.advance(index),
-            // The requester needs no earlier acknowledgement than that of the last packet.
+            // The requester needs only the last packet acknowledged.
             ack_req: self.bth.ack_req && is_last,
             solicited: self.bth.solicited && is_last,
             ..self.bth

@@ -290,7 +290,7 @@ commands! {
     /// Moves a QP from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
     QueryQp(QueryQp) -> QueriedQp;
-    /// Moves a QP from SQD to RTS. Drivers cannot move a QP to SQD, and the device treats the command as RTS2RTS.
+    /// Moves a QP from SQD to RTS. The device treats the command as RTS2RTS: drivers cannot move a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;

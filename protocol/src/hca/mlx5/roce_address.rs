@@ -24,7 +24,7 @@ codes! {
 }
 
 layout! {
-    /// Entry of the GID table: a source address for outgoing packets. The port also accepts packets sent to it.
+    /// Entry of the GID table: an address that packets can be sent from, and that the port receives packets for.
     pub struct RoceEntry[32] big_endian {
         /// IP address. IPv4 addresses are in the last four bytes.
         @0x00         gid: [u8; 16],

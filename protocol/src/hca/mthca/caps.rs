@@ -1,6 +1,6 @@
 //! Device capabilities: outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
-//! The mailboxes are mostly reserved. Fields are therefore read and written one by one, at the offsets in the interface
+//! Since the mailboxes are mostly reserved, fields are read and written one by one, at the offsets in the interface
 //! document.
 //!
 //! # Spec
@@ -38,7 +38,7 @@ impl QueryFw {
         }
     }
 
-    /// Returns the outbox with the lowest firmware version that the driver accepts without a warning.
+    /// Returns the outbox with the lowest firmware version that the driver accepts without warning.
     pub const fn recommended(bar0: u64) -> Self {
         Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
     }
@@ -73,7 +73,7 @@ impl Describe for QueryFw {
 }
 
 /// Device limits. Fields named `log_...` hold the log2 of the value described. Fields that drivers do not read on a
-/// device without local memory are omitted here, and emitted as 0.
+/// device without local memory are omitted here and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -86,7 +86,7 @@ pub struct DevLim {
     pub log_max_qps: u8,
     /// Number of reserved SRQs, starting with SRQ 0.
     pub log_reserved_srqs: u8,
-    /// Number of SRQs, from which the driver computes the size of its table.
+    /// Number of SRQs. The driver computes the size of its SRQ table from it.
     pub log_max_srqs: u8,
     /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u8,
@@ -100,8 +100,8 @@ pub struct DevLim {
     pub log_max_eqs: u8,
     /// Number of reserved MTT entries, starting with entry 0.
     pub log_reserved_mtts: u8,
-    /// Number of reserved MPT entries, starting with entry 0. There must be at least two, because the key of entry 1
-    /// marks the end of scatter lists.
+    /// Number of reserved MPT entries, starting with entry 0. There must be at least two: the key of entry 1 marks the
+    /// end of scatter lists.
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.
     pub log_max_mtt_segments: u8,
@@ -274,7 +274,7 @@ impl DevLim {
     /// Returns the outbox in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         const LOG_MAX_RESOURCES: u8 = 20;
-        // Entry sizes in bytes of the tables for which the driver reserves ICM space.
+        // Entry sizes, in bytes, of the tables that the driver reserves ICM space for.
         const EEC: u16 = 0x100;
         const QPC: u16 = 0x100;
         const EEEC: u16 = 0x20;

@@ -61,7 +61,7 @@ pub enum Op {
 enum Input {
     /// An immediate value, or nothing.
     Immediate,
-    /// Address of an inbox of this length in bytes.
+    /// Address of an inbox of the given length in bytes.
     Mailbox(usize),
     /// Address of an inbox with in_modifier entries.
     Blocks,
@@ -150,7 +150,7 @@ static TABLE: [Row; 48] = [
 ];
 
 impl Op {
-    /// Returns the command with this opcode, or `None` if the opcode is unknown.
+    /// Looks up a command by opcode. Returns `None` for an unknown opcode.
     pub fn from_code(code: u16) -> Option<Self> {
         find(code).map(|row| row.op)
     }
@@ -245,7 +245,7 @@ impl Command {
     }
 }
 
-/// Passes the parameters of a command to the visitor, under names that depend on the opcode.
+/// Passes a command's parameters to the visitor, under names that depend on the opcode.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);

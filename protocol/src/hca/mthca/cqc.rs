@@ -11,7 +11,7 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
-/// Fields of a CQC that the device uses. A new CQ is not armed.
+/// CQC fields that the device uses. A new CQ is not armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
     /// Virtual address of the first entry, in the buffer's region.
@@ -43,7 +43,7 @@ impl Cqc {
     /// Parses the inbox of SW2HW_CQ. `max_log_entries` is the limit reported by QUERY_DEV_LIM.
     ///
     /// # Errors
-    /// EXCEED_LIM if the CQ has more entries than this limit.
+    /// EXCEED_LIM if the CQ has more entries than `max_log_entries` permits.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         Ok(Self {
@@ -80,7 +80,7 @@ impl ResizeCq {
     /// Parses the inbox. `max_log_entries` is the limit reported by QUERY_DEV_LIM.
     ///
     /// # Errors
-    /// EXCEED_LIM if the CQ has more entries than this limit.
+    /// EXCEED_LIM if the CQ has more entries than `max_log_entries` permits.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         // Unlike in SW2HW_CQ, the log2 of the size is a full byte here.

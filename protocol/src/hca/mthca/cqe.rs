@@ -28,7 +28,7 @@ pub enum Outcome {
     Received(Received),
     /// The work request has failed.
     Failed {
-        /// Whether the work request was in the send queue.
+        /// Whether the request was in the send queue.
         send: bool,
         /// Reason for the failure.
         syndrome: Syndrome,
@@ -86,7 +86,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// Returns the CQE in wire format. The owner bit is clear, so the driver owns it.
+    /// Returns the CQE in wire format, with the owner bit cleared: the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const SEND_ERROR: u8 = 0xff;
         const RECV_ERROR: u8 = 0xfe;

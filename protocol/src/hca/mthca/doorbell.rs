@@ -92,7 +92,7 @@ impl SendDoorbell {
     }
 }
 
-/// The type of completion for which a CQ is armed.
+/// Type of completion that a CQ is armed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
     /// The next solicited or failed completion raises an event.
@@ -114,14 +114,14 @@ impl ArmFor {
 /// The doorbell that arms a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
-    /// The type of completion for which to arm the CQ, or `None` for an unknown code.
+    /// Type of completion to arm the CQ for, or `None` for an unknown code.
     pub arm_for: Option<ArmFor>,
     /// CQ number, with a generation number in the bits above the table size.
     pub cqn: Cqn,
     /// The driver's consumer index.
     pub consumer: u32,
     /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
-    /// discard stale doorbells. This device ignores it, because a stale doorbell only causes a spurious event.
+    /// discard stale doorbells. This device ignores it: a stale doorbell merely causes a spurious event.
     pub sequence: u8,
 }
 
@@ -138,7 +138,7 @@ impl ArmCq {
     }
 
     /// Parses the last arm request from a doorbell record. Returns `None` if the record is not an arm record, for
-    /// example because the driver has not set the record's kind yet.
+    /// example if the driver has not set its kind yet.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -195,8 +195,8 @@ impl RecordKind {
     }
 }
 
-/// A doorbell record. The device uses only the counter, because drivers can create the queue before they set the other
-/// fields.
+/// A doorbell record. Since drivers can create the queue before they set the other fields, the device uses only the
+/// counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Number of WQEs posted or CQEs consumed.
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
     }
 
-    /// The layout is specified in section 5.4.
+    /// Section 5.4 specifies the layout.
     #[test]
     fn doorbell_record_contains_kind_and_queue_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };

@@ -21,9 +21,9 @@ pub enum QpEvent {
     Catastrophic,
     /// 10h: the device rejected an invalid request from the peer.
     InvalidRequest,
-    /// 11h: the device rejected a request for which the peer has no access rights.
+    /// 11h: the device rejected a request that the peer has no access rights for.
     AccessViolation,
-    /// 13h: last WQE reached. The QP will consume no more receive WQEs from the SRQ.
+    /// 13h: last WQE reached. The QP will not consume any more receive WQEs from the SRQ.
     LastWqeReached,
 }
 
@@ -40,7 +40,7 @@ pub enum Eqe {
     PortChange {
         /// Port number, starting at 1.
         port: u8,
-        /// Whether the port is active now.
+        /// Whether the port has become active.
         active: bool,
     },
     /// 0Ah: a command has completed.
@@ -86,7 +86,7 @@ impl Describe for Eqe {
 
 impl Eqe {
     /// Returns the event type code, which is also the bit number in the event mask of MAP_EQ. The mask does not apply
-    /// to completions, which are delivered to the EQ of their CQ.
+    /// to completions, which are delivered to their CQ's EQ.
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -128,7 +128,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the EQE in wire format. The owner bit is clear, so the driver owns it.
+    /// Returns the EQE in wire format, with the owner bit cleared: the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const ACTIVE: u8 = 4;
         const DOWN: u8 = 1;

@@ -1,4 +1,4 @@
-//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA, which assign guest memory to the device.
+//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA, the commands that assign guest memory to the device.
 //!
 //! # Spec
 //! mthca interface, section 3.3.3.
@@ -37,7 +37,7 @@ pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
     Ok(blocks as usize * size_of::<Raw>())
 }
 
-/// Parses an inbox, which is a list of blocks.
+/// Parses an inbox: a list of blocks.
 ///
 /// # Errors
 /// BAD_PARAM for an incomplete entry, an ICM address that is not page-aligned, or a block that extends past the end of

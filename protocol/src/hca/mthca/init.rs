@@ -10,8 +10,8 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// The part of the ICM layout that the device needs. For most tables, the device uses only the size, because it keeps
-/// the contexts in its own memory.
+/// The part of the ICM layout that the device needs. For most tables, that is only the size: the device keeps the
+/// contexts in its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitHca {
@@ -41,8 +41,7 @@ impl InitHca {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x200;
 
-    /// Parses an inbox. Drivers can request larger tables than QUERY_DEV_LIM reports, so the limits below apply
-    /// instead.
+    /// Parses an inbox. Drivers can request larger tables than QUERY_DEV_LIM reports; the limits below apply instead.
     ///
     /// # Errors
     /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, more than 4 GiB
@@ -51,7 +50,7 @@ impl InitHca {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
         let [mpt_log] = field(inbox, 0xfb);
-        // Unlike the other tables, the MPT has its size in a separate field rather than in the low byte of its base.
+        // The MPT's size is in a separate field, not in the low byte of its base as for the other tables.
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);

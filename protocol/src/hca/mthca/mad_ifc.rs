@@ -1,4 +1,4 @@
-//! MAD_IFC, which passes a MAD to the device's management agents.
+//! MAD_IFC: passes a MAD to the device's management agents.
 //!
 //! # Spec
 //! mthca interface, section 8.2.

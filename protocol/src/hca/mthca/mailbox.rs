@@ -32,7 +32,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. Returns `None` if the inbox is invalid or cannot be decoded for this command.
+    /// Parses an inbox. Returns `None` if it is invalid or `op` has no decodable inbox.
     pub fn inbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::InitHca => Self::InitHca(InitHca::parse(bytes.first_chunk()?).ok()?),
@@ -40,7 +40,7 @@ impl Mailbox {
             Op::SetIb => Self::SetIb(SetIb::parse(bytes.first_chunk()?)),
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(bytes.first_chunk()?).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(bytes.first_chunk()?).ok()?),
-            // Traces also show queues that are too large, even though the device rejects them.
+            // Traces show even oversized queues, which the device rejects.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::Sw2HwSrq => Self::Srqc(Srqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
@@ -49,7 +49,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. Returns `None` if the outbox cannot be decoded for this command.
+    /// Parses an outbox. Returns `None` if `op` has no decodable outbox.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryFw => Self::QueryFw(QueryFw::parse(bytes.first_chunk()?)),

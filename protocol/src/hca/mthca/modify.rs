@@ -1,7 +1,7 @@
 //! Context changes made by QP commands.
 //!
-//! The driver passes a complete context with every command, but fields that its caller did not set are zero. Each
-//! command therefore copies a fixed set of fields, and other fields only if their bits in the mask are set.
+//! Every command carries a complete context, but fields that the driver's caller did not set are zero. A command
+//! therefore copies a fixed set of fields, and other fields only if their mask bits are set.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -65,8 +65,7 @@ pub struct ModifyQp {
     pub qpc: Qpc,
 }
 
-/// Log2 of the largest number of slots in a work queue. In larger queues, comparisons of 16-bit counters would be
-/// ambiguous.
+/// Log2 of the largest number of slots in a work queue. Comparing 16-bit counters would be ambiguous for larger queues.
 const MAX_LOG_SLOTS: u8 = 15;
 
 impl Field for QpAttributes {
@@ -122,7 +121,7 @@ impl Qpc {
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
-            // Section 6.5: these commands copy nothing from the inbox.
+            // Section 6.5: these commands ignore the inbox.
             Transition::ToErr | Transition::Rts2Sqd => {}
             Transition::Rst2Init => {
                 if kind.is_none() {
@@ -162,8 +161,7 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // Copied even if the mask bit is clear. In that case, the driver sends "migrated", the initial state of a
-            // QP.
+            // Copied even if the mask bit is clear: the driver then sends "migrated", a QP's initial state.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -186,7 +184,7 @@ impl Qpc {
         next.requester.set_flight_limit(self.requester.flight_limit());
         next.responder.set_srq(self.responder.srq());
         next.responder.set_signal_all(self.responder.signal_all());
-        // Always copied, because the driver does not set the port's mask bit for QP0 and QP1.
+        // Always copied: the driver does not set the port's mask bit for QP0 and QP1.
         next.primary.port = self.primary.port;
         Ok(next)
     }

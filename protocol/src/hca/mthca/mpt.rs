@@ -18,7 +18,7 @@ pub const KEY_ROTATION: u32 = 8;
 /// Key that terminates a scatter list. Its MPT entry is entry 1, which is never valid.
 pub const END_KEY: Lkey = key(1);
 
-/// Returns the key for an MPT index. The index bits above the table size are a generation number.
+/// Returns the key for an MPT index. Index bits above the table size are a generation number.
 pub const fn key(index: u32) -> Lkey {
     Lkey::new(index.rotate_left(KEY_ROTATION))
 }

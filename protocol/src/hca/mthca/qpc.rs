@@ -21,14 +21,14 @@ pub const LEN: usize = 0x100;
 /// Kind of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpKind {
-    /// An ordinary QP with this service type.
+    /// An ordinary QP with the given service type.
     Service(ServiceType),
-    /// QP0 or QP1, which sends MADs with headers written by the driver.
+    /// QP0 or QP1: sends MADs with headers written by the driver.
     Mlx,
 }
 
 impl QpKind {
-    /// Returns the kind with this code, or `None` if the code is not supported.
+    /// Decodes a kind. Returns `None` for an unsupported code.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             7 => Some(Self::Mlx),
@@ -59,7 +59,7 @@ impl QpKind {
 /// Size of a work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Geometry {
-    /// Log2 of the number of slots, five bits. It is 0 both for a queue with one slot and for an absent queue.
+    /// Log2 of the number of slots, five bits. It is 0 for a queue with one slot, and also for an absent queue.
     pub log_slots: u8,
     /// Log2 of the slot size in bytes, 4 to 11.
     pub log_slot: u8,
@@ -272,7 +272,7 @@ describe!(@field Requester);
 describe!(@field Responder);
 
 impl Qpc {
-    /// Parses a context. Every bit pattern is accepted, because [`Qpc::modify`] checks the values.
+    /// Parses a context. Accepts every bit pattern; [`Qpc::modify`] checks the values.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {

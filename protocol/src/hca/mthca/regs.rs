@@ -36,11 +36,11 @@ pub const EQ_ARM: u32 = 0x8_0a00;
 pub const EQ_SET_CI: u32 = 0x8_0b00;
 /// Offset of the catastrophic error buffer.
 pub const CATASTROPHE: u32 = 0x8_3000;
-/// Length of the catastrophic error buffer in 32-bit words. With a length of 0, the driver oopses on unload.
+/// Length of the catastrophic error buffer in 32-bit words. If it is 0, the driver oopses on unload.
 pub const CATASTROPHE_DWORDS: u32 = 1;
-/// Offset of the register that deasserts INTx. The register has one bit for each of 64 pins.
+/// Offset of the register that deasserts INTx. It has one bit for each of 64 pins.
 pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
-/// Offset of the reset register. The driver hard-codes this offset.
+/// Offset of the reset register, hard-coded in the driver.
 pub const RESET: u32 = 0xf_0010;
 
 const MAP: [Block<Register>; 6] = [

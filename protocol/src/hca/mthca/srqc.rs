@@ -11,7 +11,7 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn, Srqn};
 
-/// Fields of an SRQC that the device uses.
+/// SRQC fields that the device uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Srqc {
     /// Log2 of the number of slots.
@@ -43,7 +43,7 @@ impl Srqc {
     /// Parses the inbox of SW2HW_SRQ. `max_log_slots` is the log2 of the maximum number of slots.
     ///
     /// # Errors
-    /// EXCEED_LIM if the SRQ has more slots than this maximum.
+    /// EXCEED_LIM if the SRQ has more slots than that.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let log_slots = raw.head.log_slots();
@@ -108,7 +108,7 @@ struct Stride {
     log_stride: u8,
 }
 
-/// Protection domain and EQ number. The EQ number is ignored, because the driver always writes 1.
+/// Protection domain and EQ number. The device ignores the EQ number; the driver always writes 1.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Owner {

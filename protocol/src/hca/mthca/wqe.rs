@@ -1,8 +1,8 @@
-//! Send and receive WQEs, and the segments that they consist of.
+//! Send and receive WQEs, and the segments that make them up.
 //!
-//! A WQE is a sequence of 16-byte granules. The opcode and size of a send WQE are not in the WQE itself, but in the
-//! [`NextSegment`] of the previous WQE, or in the doorbell if the WQE is the first that the doorbell posts. The caller
-//! of [`SendWqe::parse`] therefore passes the opcode and exactly the bytes of the WQE.
+//! A WQE is a sequence of 16-byte granules. A send WQE's opcode and size are not in the WQE itself, but in the
+//! [`NextSegment`] of the previous WQE or, for the first WQE that a doorbell posts, in the doorbell. The caller of
+//! [`SendWqe::parse`] therefore passes the opcode and exactly the bytes of the WQE.
 //!
 //! # Spec
 //! mthca interface, sections 7.1 to 7.4 and 8.3.

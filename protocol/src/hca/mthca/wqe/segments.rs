@@ -70,7 +70,7 @@ impl NextSegment {
     }
 }
 
-/// UD segment, which contains the receiver's address.
+/// UD segment: the receiver's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdSegment {
     /// Address vector of the receiver.

@@ -24,7 +24,7 @@ pub enum WqeData {
 }
 
 impl WqeData {
-    /// Parses the remaining segments, which must be either all inline segments or all data segments.
+    /// Parses the remaining segments, which must be all inline segments or all data segments.
     fn parse(mut rest: Segments<'_>) -> Result<Self, WqeError> {
         let mut inline = SmallVec::new();
         let mut list = DataSegments::new();
