@@ -10,9 +10,9 @@
 //! - [`describe`]: names and values of fields, for traces.
 //! - [`mod@layout`], [`mod@register_map`]: table-driven definitions of objects and registers.
 //!
-//! This crate performs no I/O, reads no clock and writes no logs.
+//! This crate does not perform I/O, read clocks or write logs.
 #![forbid(unsafe_code)]
-// Fields and codes named as in a specification need no documentation. Their types, and the macros that define them,
+// Fields and codes named as in a specification do not need documentation. Their types, and the macros that define them,
 // allow `missing_docs`.
 #![warn(missing_docs)]
 

@@ -19,7 +19,7 @@
 //! assert_eq!(Register::Interval(2).offset(), 0x108);
 //! ```
 //!
-//! Rows must be in ascending address order and must not overlap. This is checked at compile time.
+//! Rows must be in ascending address order and must not overlap, which is checked at compile time.
 
 use std::fmt;
 

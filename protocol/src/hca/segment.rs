@@ -1,5 +1,5 @@
-//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, of which the first is the *next
-//! segment*: a link to the next WQE. The type parameter `O` is the byte order of the interface.
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules, the first of which is the *next
+//! segment*, a link to the next WQE. The type parameter `O` is the byte order of the interface.
 //!
 //! # Spec
 //! JingZhao interface, sections 6.2 to 6.6, where segments are called units; mthca interface, section 7.1.

@@ -15,8 +15,7 @@ pub enum CmdStatus {
     InternalErr,
     /// 02h: unknown or unsupported opcode.
     BadOp,
-    /// 03h: invalid parameter or address. Devices without extended codes also report invalid indices and states with
-    /// this code.
+    /// 03h: invalid parameter or address. Devices without extended codes also use it for invalid indices and states.
     BadParam,
     /// 04h: not allowed before INIT_HCA.
     BadSysState,

@@ -39,7 +39,7 @@ pub enum Icmpv6<'a> {
     EchoRequest(&'a [u8]),
     /// Neighbour solicitation: requests the link-layer address of a target.
     Solicitation(Solicitation),
-    /// Neighbour advertisement: announces the link-layer address of a target.
+    /// Neighbour advertisement: reports the link-layer address of a target.
     Advertisement(Advertisement),
     /// A message of any other type.
     Other,
@@ -57,7 +57,7 @@ pub struct Solicitation {
 /// Neighbour advertisement (RFC 4861, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// Address whose link-layer address is announced.
+    /// Address whose link-layer address the message reports.
     pub target: Ipv6Addr,
     /// Link-layer address of the target.
     pub target_mac: Option<MacAddr>,

@@ -15,7 +15,7 @@ use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
 use crate::view::split;
 
-/// Largest payload of a packet in bytes, which is the largest path MTU.
+/// Largest packet payload in bytes: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
 /// Largest payload of a frame with the offload [`Segmentation`](Offload::Segmentation), in bytes. Every path MTU

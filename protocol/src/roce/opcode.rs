@@ -182,8 +182,8 @@ impl Opcode {
 }
 
 impl Operation {
-    /// Returns the operation of a SEND packet at `position`. Only the last packet carries immediate data: `imm` is
-    /// ignored for First and Middle.
+    /// Returns the operation of a SEND packet at `position`. Ignores `imm` for First and Middle; only the last packet
+    /// carries immediate data.
     pub const fn send(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::SendFirst,
@@ -195,8 +195,8 @@ impl Operation {
         }
     }
 
-    /// Returns the operation of a WRITE packet at `position`. Only the last packet carries immediate data: `imm` is
-    /// ignored for First and Middle.
+    /// Returns the operation of a WRITE packet at `position`. Ignores `imm` for First and Middle; only the last packet
+    /// carries immediate data.
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::WriteFirst,
@@ -359,7 +359,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Returns the position of a packet, given whether it is the first and whether it is the last in its message.
+    /// Returns the position of a packet that is the `first` or `last` one of its message, both, or neither.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,

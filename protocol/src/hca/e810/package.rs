@@ -25,7 +25,7 @@ layout! {
     /// Header of a package buffer.
     pub struct BufferHeader[4] {
         @0   sections: u16,
-        /// Offset at which the data ends.
+        /// End offset of the data.
         @2   data_end: u16,
     }
 }

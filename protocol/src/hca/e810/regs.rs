@@ -164,9 +164,9 @@ register_map! {
         GlvTepc(u16)             "GLV_TEPC"           at 0x31_2000 [768 by 4];
         /// Bytes received by the port.
         GlprtGorc                "GLPRT_GORC"         at 0x38_0000 wide;
-        /// MAC local faults of the port.
+        /// MAC local faults on the port.
         GlprtMlfc                "GLPRT_MLFC"         at 0x38_0040 wide;
-        /// MAC remote faults of the port.
+        /// MAC remote faults on the port.
         GlprtMrfc                "GLPRT_MRFC"         at 0x38_0080 wide;
         /// Frames that the port received with a CRC error.
         GlprtCrcerrs             "GLPRT_CRCERRS"      at 0x38_0100 wide;

@@ -18,7 +18,7 @@ pub const LEN: usize = 32;
 /// Offset of the owner byte, the last byte of an EQE. Ownership works as for CQEs.
 pub const OWNER: usize = 31;
 
-/// Type of an event. The type code is also the bit number in the masks of MAP_EQ.
+/// Type of an event. Its code is also its bit number in MAP_EQ event masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
     /// 00h: completion. It is always delivered to the CQ's EQ; event masks do not apply.

@@ -20,8 +20,8 @@ pub struct InitHca {
     pub eqc: Table,
     /// Memory protection table (MPT).
     pub mpt: Table,
-    /// Base of the memory translation table (MTT). The inbox does not contain its size: the table ends where its ICM
-    /// mapping ends.
+    /// Base of the memory translation table (MTT). Its size is not in the inbox: the table ends where its ICM mapping
+    /// ends.
     pub mtt_base: IcmAddr,
 }
 

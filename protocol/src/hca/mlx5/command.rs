@@ -75,7 +75,7 @@ layout! {
     }
 }
 
-/// Offset of the byte with the owner bit in a slot. The device writes this byte last.
+/// Offset of the owner bit's byte within a slot. The device writes it last.
 pub const OWNER_BYTE: usize = 0x3f;
 /// Offset of the next block's address in a block.
 pub const NEXT_BLOCK: usize = 0x230;

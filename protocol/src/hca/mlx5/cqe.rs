@@ -16,7 +16,7 @@ use crate::layout;
 
 /// Length in bytes of a CQE without padding; see [`Fields`].
 pub const LEN: usize = 64;
-/// Offset of the byte with the owner bit in [`Fields`]. The device writes this byte last.
+/// Offset of the owner bit's byte within [`Fields`]. The device writes it last.
 pub const OWNER_BYTE: usize = 0x3f;
 /// Initial value that drivers write to the last byte of each entry: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;

@@ -16,7 +16,7 @@ pub const MSIX_TABLE: u32 = 0x2000;
 pub const MSIX_PENDING: u32 = 0x3000;
 /// Index of the first UAR page that the device allocates, chosen by hcad.
 pub const FIRST_UAR: u32 = 16;
-/// Revision of the command interface. Drivers accept no other revision.
+/// Revision of the command interface. Drivers reject any other revision.
 pub const COMMAND_REVISION: u16 = 5;
 
 /// A register of the initialization segment.

@@ -77,9 +77,9 @@ impl Describe for QueryFw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
-    /// Largest number of WQEs in an SRQ.
+    /// Maximum number of WQEs in an SRQ.
     pub log_max_srq_wqes: u8,
-    /// Largest number of WQEs in a QP's work queue.
+    /// Maximum number of WQEs in a QP's work queue.
     pub log_max_wqes: u8,
     /// Number of reserved QPs, starting with QP 0.
     pub log_reserved_qps: u8,
@@ -88,7 +88,7 @@ pub struct DevLim {
     pub log_reserved_srqs: u8,
     /// Number of SRQs. The driver computes the size of its SRQ table from it.
     pub log_max_srqs: u8,
-    /// Largest number of CQEs in a CQ.
+    /// Maximum number of CQEs in a CQ.
     pub log_max_cqes: u8,
     /// Number of reserved CQs, starting with CQ 0.
     pub log_reserved_cqs: u8,
@@ -105,7 +105,7 @@ pub struct DevLim {
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.
     pub log_max_mtt_segments: u8,
-    /// Largest length of a memory region in bytes.
+    /// Maximum length of a memory region in bytes.
     pub log_max_mr_len: u8,
     /// Maximum number of outstanding READs and atomics as the requester.
     pub log_max_requester_resources: u8,
@@ -136,13 +136,13 @@ pub struct DevLim {
     pub log_min_page: u8,
     /// Maximum number of gather list entries.
     pub max_send_sges: u8,
-    /// Largest send WQE in bytes.
+    /// Maximum size of a send WQE in bytes.
     pub max_send_wqe_len: u16,
     /// Maximum number of scatter list entries.
     pub max_recv_sges: u8,
-    /// Largest receive WQE in bytes.
+    /// Maximum size of a receive WQE in bytes.
     pub max_recv_wqe_len: u16,
-    /// Largest number of QPs in a multicast group.
+    /// Maximum number of QPs in a multicast group.
     pub log_max_group_qps: u8,
     /// Number of multicast groups.
     pub log_max_groups: u8,

@@ -85,8 +85,8 @@ impl Describe for Eqe {
 }
 
 impl Eqe {
-    /// Returns the event type code, which is also the bit number in the event mask of MAP_EQ. The mask does not apply
-    /// to completions, which are delivered to their CQ's EQ.
+    /// Returns the event type code, which is also the bit number in MAP_EQ event masks. Completions are delivered to
+    /// their CQ's EQ, regardless of the masks.
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
