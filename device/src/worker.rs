@@ -245,10 +245,10 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer started by a packet must run from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
-                for (frame, icrc) in self.arrived.iter() {
+                for (frame, offload) in self.arrived.iter() {
                     self.frames += 1;
                     self.busy_poll.moved(frame.len());
-                    self.hca.handle_arrival(frame, icrc);
+                    self.hca.handle_arrival(frame, offload);
                 }
             }
             self.hca.poll_doorbells();

@@ -154,11 +154,21 @@ proptest! {
             prop_assert_eq!(operation.kind(), bth.opcode.operation.kind());
             prop_assert_eq!(part.ext.kind(), part.bth.opcode.ext_kind());
             prop_assert_eq!(part.bth.ack_req, bth.ack_req && index == last);
+            prop_assert_eq!(part.bth.solicited, bth.solicited && index == last);
             let whole = bth.opcode.operation.position();
             prop_assert_eq!(operation.position().begins(), whole.begins() && index == 0);
             prop_assert_eq!(operation.position().ends(), whole.ends() && index == last);
             prop_assert!(index == last || part.payload.len() == mtu.bytes());
             prop_assert_eq!(part.wire_len(), packet_bytes(frame, &encap));
+        }
+        let (first, last) = (frames[0].packet.ext, frames[last].packet.ext);
+        match ext {
+            Ext::Reth(_) => prop_assert_eq!(first, ext),
+            Ext::RethImm(reth, imm) if frames.len() > 1 => {
+                prop_assert_eq!((first, last), (Ext::Reth(reth), Ext::Imm(imm)));
+            }
+            _ if bth.opcode.operation.position().ends() => prop_assert_eq!(last, ext),
+            _ => prop_assert_eq!(first, ext),
         }
     }
 

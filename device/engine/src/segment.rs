@@ -17,8 +17,8 @@ pub(crate) struct Segment {
     pub(crate) len: usize,
 }
 
-/// Returns the number of packets that a frame with segmentation offload carries, beginning with packet `index` of the
-/// message. Frames end at fixed places in the message, so that a retransmission divides it in the same way.
+/// Returns the maximum number of packets in a frame with segmentation offload that begins with packet `index` of its
+/// message. Full frames end at fixed places in the message, which makes most retransmissions repeat whole frames.
 pub(crate) fn packets_in_frame(mtu: usize, index: u32) -> u32 {
     let most = u32::try_from(MAX_OFFLOADED_PAYLOAD / mtu).unwrap_or(u32::MAX);
     most - index % most

@@ -105,8 +105,9 @@ fn write_imm_beyond_credits_probes_with_last_packet() {
             "WriteFirst 0x101 256B va+0x8000 600",
             "WriteMiddle 0x102 256B",
             "WriteLastImm 0x103 88B?",
-            "WriteFirst 0x104 256B va+0x8000 300"
-        ]
+            "WriteFirst 0x104 256B va+0x8000 300?"
+        ],
+        "the packet before the second probe requests an ACK, for which the probe waits"
     );
     ack(&mut pair, 0x103, 0);
     assert_eq!(sent(&mut pair), ["WriteLastImm 0x105 44B?"]);

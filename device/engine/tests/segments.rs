@@ -1,4 +1,5 @@
 //! Tests frames that carry several packets (segmentation offload).
+#![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::common::*;
 use engine::*;
@@ -189,9 +190,73 @@ fn window_limits_packets_of_frame() {
     let mut pair = Pair::with_window(16);
     pair.a.engine.set_offloads(TxOffloads::Segmentation);
     pair.post(A, write(1, 0, 40 * 256));
-    let lengths: Vec<_> = sent(&mut pair, A)
-        .iter()
-        .map(|(frame, offload)| RoceFrame::parse_with(frame, *offload).unwrap().packet.payload.len())
-        .collect();
-    assert_eq!(lengths, [16 * 256]);
+    // The last packet that the window permits requests an ACK.
+    let frames = [(A, 16 * 256), (B, 0), (A, 16 * 256), (B, 0), (A, 8 * 256), (B, 0)];
+    assert_eq!(exchange(&mut pair), frames);
+    assert_eq!(pair.a.sends(), ok([1]));
+}
+
+#[test]
+fn read_response_carries_up_to_32_kib() {
+    let mut pair = pair();
+    pair.post(A, read(1, 0, 50_000));
+    assert_eq!(exchange(&mut pair), [(A, 0), (B, 32 << 10), (B, 50_000 - (32 << 10))]);
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.bytes(A, 0, 50_000), pair.bytes(B, 0, 50_000));
+}
+
+/// A retransmission that starts in the middle of a frame ends where that frame ended.
+#[test]
+fn retransmitted_frame_ends_at_same_packet() {
+    let mut pair = pair();
+    pair.post(A, write(1, 0, 40_000));
+    let frames = sent(&mut pair, A);
+    let (frame, offload) = &frames[0];
+    let RoceFrame { encap, packet } = RoceFrame::parse_with(frame, *offload).unwrap();
+    for segment in packet.segments(Mtu::Mtu256).take(8) {
+        pair.deliver_packet(B, &encap, &segment);
+    }
+    // The second frame arrives after a gap, so B requests the rest of the first one.
+    deliver(&mut pair, B, &frames[1]);
+    let rest = (32 << 10) - 8 * 256;
+    assert_eq!(exchange(&mut pair), [(B, 0), (A, rest), (A, 40_000 - (32 << 10)), (B, 0)]);
+    assert_eq!(pair.a.sends(), ok([1]));
+    assert_eq!(pair.bytes(B, 0, 40_000), pair.bytes(A, 0, 40_000));
+}
+
+/// Packets that a QP does not accept are dropped and counted one by one, as if each had a frame of its own.
+#[test]
+fn packets_from_other_source_are_dropped_one_by_one() {
+    let mut pair = pair();
+    pair.post(A, write(1, 0, 1000));
+    let frames = sent(&mut pair, A);
+    let (frame, Offload::Segmentation(mtu)) = &frames[0] else { panic!("{frames:?}") };
+    let RoceFrame { mut encap, packet } = RoceFrame::parse_with(frame, Offload::Segmentation(*mtu)).unwrap();
+    encap.ip = IpAddrs::V4 { src: [10, 77, 0, 9].into(), dst: [10, 77, 0, 2].into() };
+    let now = pair.now;
+    pair.b.engine.handle_segments(now, &encap, &packet, *mtu, &mut pair.b.host);
+    let stats = pair.b.engine.stats();
+    assert_eq!((stats.received_packets, stats.received_ip.v4.discarded), (4, 4));
+    assert_eq!(stats.drops.of(DropReason::WrongSource), 4);
+}
+
+/// Congestion control limits the length of a pause, which grows with the length of a frame.
+#[test]
+fn congested_connection_sends_one_packet_per_frame() {
+    let mut pair = pair();
+    let cnp = Bth {
+        opcode: Opcode::CNP,
+        solicited: false,
+        mig_req: true,
+        pkey: protocol::ids::Pkey::DEFAULT,
+        fecn: false,
+        becn: true,
+        dest_qp: A.qpn(),
+        ack_req: false,
+        psn: protocol::Psn::default(),
+    };
+    let packet = Packet { bth: cnp, srqn: None, ext: Ext::None, payload: &[0; 16] };
+    pair.deliver_packet(A, &B.path(), &packet);
+    pair.post(A, write(1, 0, 1000));
+    assert_eq!(sent(&mut pair, A).len(), 4);
 }

@@ -66,6 +66,7 @@ struct World<'a> {
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
     merges: bool,
+    merged: u64,
 }
 
 /// Software's view of a shared receive queue.
@@ -85,6 +86,8 @@ pub struct Report {
     pub engines: [Stats; NODES],
     /// Number of send requests posted.
     pub requests: usize,
+    /// Number of frames that arrived with several packets.
+    pub merged: u64,
 }
 
 /// Runs the simulation for `seed`. With `trace`, prints every packet, event and fault.
@@ -131,6 +134,7 @@ impl<'a> World<'a> {
             reposts_immediately: false,
             stale: ChaCha8Rng::seed_from_u64(!seed),
             merges,
+            merged: 0,
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
         world.make_shared();
@@ -312,6 +316,7 @@ impl<'a> World<'a> {
             time: self.now.saturating_since(Instant::ZERO),
             net: self.net.stats(),
             engines: [*self.nodes[0].engine.stats(), *self.nodes[1].engine.stats()],
+            merged: self.merged,
             requests: self.posted.iter().flat_map(|posted| posted.sends).sum(),
         }
     }
@@ -376,6 +381,7 @@ impl<'a> World<'a> {
     ) -> Result<(), Violation> {
         frames.iter().try_for_each(|(_, frame)| self.checker.on_arrival(to, frame))?;
         let packet = merged.packet();
+        self.merged += 1;
         if self.trace {
             self.log(&format!("the next {} packets arrive in one frame", frames.len()));
         }

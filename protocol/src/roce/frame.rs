@@ -248,7 +248,7 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
 /// complete frame, in PSN order.
 ///
 /// # Errors
-/// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC.
+/// Fails in the same cases as [`RoceFrame::parse_with`].
 pub fn for_each_frame(frame: &[u8], mtu: Mtu, mut act: impl FnMut(&[u8])) -> Result<(), WireError> {
     let RoceFrame { encap, packet } = RoceFrame::parse_with(frame, Offload::Segmentation(mtu))?;
     let mut out = Vec::new();

@@ -50,8 +50,8 @@ impl Mtu {
     }
 }
 
-/// Work that a frame's sender has left to the code that moves the frame off-host. It is never done between HCAs that
-/// share memory.
+/// Work that a frame's sender has left to the code that moves the frame off-host. Between HCAs that share memory, it is
+/// done only for captures, recordings, impairments and NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
     /// None: the frame is in wire format.

@@ -66,7 +66,7 @@ impl TxBatch {
         self.commit_with(dst, Origin::Own, Offload::None);
     }
 
-    /// Like [`TxBatch::commit`], but also sets the frame's origin and whether the frame contains its ICRC.
+    /// Like [`TxBatch::commit`], but also sets the frame's origin and its offload.
     pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, offload: Offload) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin, offload });
@@ -331,7 +331,7 @@ pub(super) struct RxFrame {
 }
 
 impl RxFrame {
-    /// Describes a frame received from a wire. Such a frame contains its ICRC.
+    /// Describes a frame received from a wire. Such a frame has no offload.
     pub(super) fn whole(range: Range<usize>) -> Self {
         Self { range, offload: Offload::None }
     }
@@ -418,7 +418,7 @@ impl RxBatch {
         memory
     }
 
-    /// Returns the frames in order of arrival, and whether each contains its ICRC.
+    /// Returns the frames in order of arrival, with their offloads.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Offload)> {
         self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.offload))
     }

@@ -16,13 +16,13 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn. Arrivals and accesses are handled between turns. The frames sent in one
-/// turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if a NIC sends jumbo frames.
-/// Shared-memory fabrics also limit the bytes per turn.
+/// Maximum number of frames sent in one turn. Arrivals and accesses are handled between turns. On a socket, the frames of
+/// one turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if a NIC sends jumbo
+/// frames. Shared-memory fabrics, whose frames can be longer, also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number
-/// of frames in a QP's turn so that a QP's frames of equal length can be sent with one system call.
+/// of packets in a QP's turn so that a QP's frames of equal length can be sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The part of a device that builds frames. A device without a NIC has only the engine.
@@ -108,6 +108,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
             && self.looped.len() < FRAMES_PER_TURN
+            && self.looped.bytes() < MEMORY_TURN_BYTES
             && self.looped_back.len() < FRAMES_PER_TURN
     }
 
@@ -174,8 +175,10 @@ impl<F: Frontend> Hca<F> {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.port.count_sent(&frame, sent.offload);
-                let managed = for_each_wire_frame(&frame, sent.offload, |frame| self.manage(frame));
-                self.report_error(&frame, managed);
+                // Management handles only datagrams, which are never segmented.
+                if !matches!(sent.offload, Offload::Segmentation(_)) {
+                    self.manage(&frame);
+                }
             } else if to_self {
                 self.loop_last(sent.offload, || about(sent.qpn, wr));
             } else if sent.dst_mac == UNRESOLVED {

@@ -27,11 +27,16 @@ impl LoopedFrames {
         self.frames.len()
     }
 
+    /// Returns the total length of the frames in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the buffer. Its size is bounded: it never holds more frames than one turn sends.
+    /// Drops all frames, but keeps the buffer. Its size is bounded: it never holds more than one turn sends.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

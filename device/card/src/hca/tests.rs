@@ -321,6 +321,28 @@ fn packets_of_one_frame_are_captured_and_counted_one_by_one() {
     assert_eq!(frames, packets);
 }
 
+/// Frames to the device itself are counted like those from others.
+#[test]
+fn packets_of_looped_frame_are_counted_one_by_one() {
+    let (frame, _) = frame_of_four_packets();
+    let mut hca = ready();
+    let before = hca.port_stats().roce;
+    hca.looped.push(&frame, Offload::Segmentation(Mtu::Mtu256));
+    hca.deliver_looped();
+    assert_eq!(hca.port_stats().roce - before, 4);
+    assert_eq!(hca.engine.stats().received_packets, 4);
+}
+
+#[test]
+fn other_frames_do_not_carry_several_packets() {
+    let mut hca = ready();
+    let mut arp = [0; 60];
+    arp[..6].fill(0xff);
+    arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 8, 6]);
+    hca.handle_arrival(&arp, Offload::Segmentation(Mtu::Mtu256));
+    assert_eq!(hca.port_stats().dropped(DropReason::Invalid), 1);
+}
+
 #[test]
 fn frame_that_cannot_be_divided_is_dropped() {
     let (mut frame, _) = frame_of_four_packets();

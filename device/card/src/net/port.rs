@@ -230,9 +230,7 @@ impl Port {
         match offload {
             Offload::None | Offload::Icrc => self.stats.receive.count(frame),
             Offload::Segmentation(mtu) => {
-                let packet = &received.packet;
-                self.stats.roce += u64::from(packet.segment_count(mtu).saturating_sub(1));
-                self.stats.receive.count_segments(frame, packet, mtu);
+                self.stats.receive.count_segments(frame, &received.packet, mtu);
             }
         }
     }
@@ -284,7 +282,7 @@ impl Port {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         // Return the result unchanged: unwrapping and rewrapping would copy it.
         let roce = RoceFrame::parse_in_flow(flow, frame, offload);
-        self.stats.roce += u64::from(roce.is_some());
+        self.stats.roce += roce.as_ref().map_or(0, |roce| packets_in(roce, offload));
         roce
     }
 
@@ -368,7 +366,7 @@ impl Port {
     pub fn receive_own<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let accepted = self.accepted_own.as_ref();
         if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, offload)) {
-            self.stats.roce += 1;
+            self.stats.roce += packets_in(&roce, offload);
             return Some(roce);
         }
         let (ether, tag) = EtherFrame::parse_tagged(frame).ok()?;
@@ -380,7 +378,7 @@ impl Port {
         });
         match sorted {
             Ok(roce) => {
-                self.stats.roce += 1;
+                self.stats.roce += packets_in(&roce, offload);
                 self.accepted_own = FlowHeaders::of(frame, &roce.encap);
                 Some(roce)
             }
@@ -429,9 +427,11 @@ impl Port {
                 let roce = RoceFrame::parse_with(frame, offload)?;
                 owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
                 owner.check_source(own, ether.src, &roce.encap.ip)?;
-                stats.roce += 1;
+                stats.roce += packets_in(&roce, offload);
                 Ok(Some(roce))
             }
+            // Only RoCE frames carry several packets.
+            (Class::HostStack, _) if matches!(offload, Offload::Segmentation(_)) => Err(DropReason::Invalid),
             (Class::HostStack, PortOwner::HostStack(host_stack)) => {
                 host_stack.serve(RxContext { now, own, ether: &ether, stats, answers }).map(|()| None)
             }
@@ -444,6 +444,14 @@ impl Port {
             PortOwner::HostStack(host_stack) => Some(host_stack),
             PortOwner::Nic { .. } => None,
         }
+    }
+}
+
+/// Returns the number of packets that a frame carries.
+fn packets_in(frame: &RoceFrame<'_>, offload: Offload) -> u64 {
+    match offload {
+        Offload::None | Offload::Icrc => 1,
+        Offload::Segmentation(mtu) => frame.packet.segment_count(mtu).into(),
     }
 }
 

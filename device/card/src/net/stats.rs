@@ -31,8 +31,11 @@ pub struct Traffic {
 
 impl Traffic {
     pub(super) fn count(&mut self, frame: &[u8]) {
+        const VLAN: [u8; 2] = [0x81, 0];
         const IPV6: [u8; 2] = [0x86, 0xdd];
-        let headers = if frame.get(12..14) == Some(&IPV6) { 14 + 40 + 8 } else { 14 + 20 + 8 };
+        let ether = if frame.get(12..14) == Some(&VLAN) { 18 } else { 14 };
+        let ip = if frame.get(ether - 2..ether) == Some(&IPV6) { 40 } else { 20 };
+        let headers = ether + ip + 8;
         self.packets += 1;
         self.octets += frame.len().saturating_sub(headers) as u64;
         self.multicast_packets += u64::from(is_for_group(frame));

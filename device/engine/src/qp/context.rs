@@ -142,8 +142,8 @@ impl Core {
         self.attrs.mtu.bytes()
     }
 
-    /// Returns whether frames to the connected peer may carry several packets. They may not until its MAC address is
-    /// resolved: until then, frames wait in wire format.
+    /// Returns whether frames to the connected peer may carry several packets. Frames to a MAC address that the port has
+    /// to resolve may not, since they can wait for it in wire format.
     pub(crate) fn may_offload_segmentation<H>(&self, ctx: &Ctx<'_, H>) -> bool {
         let dst_mac = self.attrs.path.dst_mac;
         ctx.offloads == TxOffloads::Segmentation && dst_mac != MacAddr::default() && !dst_mac.is_multicast()

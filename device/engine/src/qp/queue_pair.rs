@@ -14,7 +14,7 @@ use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::{
     AsyncEvent, DropReason, Dropped, Ended, EndedBy, Expecting, Fetch, Host, Instant, QpStatus, Queue,
-    Status, WaitReason, limits,
+    Status, TxOffloads, WaitReason, limits,
 };
 
 #[derive(Debug)]
@@ -250,8 +250,8 @@ impl Qp {
         self.handle(ctx, encap, packet, 1);
     }
 
-    /// Handles a frame that carries several packets. The packets are handled one by one unless they are the next ones
-    /// that the QP expects.
+    /// Handles a frame that carries several packets. They are handled one by one unless the QP accepts packets from this
+    /// source, and expects these next.
     pub(crate) fn handle_segments<H: Host>(
         &mut self,
         ctx: &mut Ctx<'_, H>,
@@ -261,6 +261,7 @@ impl Qp {
     ) {
         let packets = packet.segment_count(mtu);
         let is_next = mtu == self.core.attrs.mtu
+            && self.admit(ctx.pkeys, encap, packet).is_ok()
             && match &self.machines {
                 Machines::Reliable(requester, _) if packet.bth.opcode.is_response() => {
                     requester.are_outstanding(packet.bth.psn, packets)
@@ -276,24 +277,9 @@ impl Qp {
 
     /// Handles consecutive packets, whose headers and total payload are in `packet`.
     fn handle<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, encap: &Encap, packet: &Packet<'_>, packets: u32) {
-        let service = self.core.attrs.service;
-        let connected = !service.is_datagram();
-        let notification = connected && packet.bth.opcode == Opcode::CNP;
-        let partition = self.partition(ctx.pkeys, packet.bth.pkey);
-        // IBTA 9.6.1.1, 9.6.1.2: check the service, state, addresses and P_Key. Packets that fail a check are dropped
-        // without a response.
-        let admitted = if !service.accepts(packet.bth.opcode) && !notification {
-            Err(DropReason::WrongService)
-        } else if !self.core.state.receives() {
-            Err(DropReason::WrongState)
-        } else if connected && !is_from(encap, &self.core.attrs.path) {
-            Err(DropReason::WrongSource)
-        } else if connected && self.core.attrs.own_address && !is_to(encap, &self.core.attrs.path) {
-            Err(DropReason::WrongDestination)
-        } else {
-            partition.ok_or(DropReason::WrongPkey)
-        };
-        let pkey_index = match admitted {
+        let connected = !self.core.attrs.service.is_datagram();
+        // IBTA 9.6.1.1, 9.6.1.2: packets that fail a check are dropped without a response.
+        let pkey_index = match self.admit(ctx.pkeys, encap, packet) {
             Ok(index) => index,
             Err(reason) => {
                 ctx.stats.received_ip.of(&encap.ip).discarded += 1;
@@ -301,7 +287,7 @@ impl Qp {
             }
         };
         self.last_packet_at = Some(ctx.now);
-        if notification {
+        if connected && packet.bth.opcode == Opcode::CNP {
             ctx.stats.congestion.received_cnps += 1;
             self.pace.get_or_insert_with(|| Pace::new(ctx.now)).on_notification(ctx.now);
             return;
@@ -334,6 +320,24 @@ impl Qp {
             ctx.raise(&self.core, AsyncEvent::CommunicationEstablished);
         }
         self.apply_failure(ctx, result.map(|_| ()));
+    }
+
+    /// Checks the service, state, addresses and P_Key of a packet. Returns the index of the matching P_Key.
+    fn admit(&self, pkeys: &Pkeys, encap: &Encap, packet: &Packet<'_>) -> Result<u16, DropReason> {
+        let attrs = &self.core.attrs;
+        let connected = !attrs.service.is_datagram();
+        let notification = connected && packet.bth.opcode == Opcode::CNP;
+        if !attrs.service.accepts(packet.bth.opcode) && !notification {
+            Err(DropReason::WrongService)
+        } else if !self.core.state.receives() {
+            Err(DropReason::WrongState)
+        } else if connected && !is_from(encap, &attrs.path) {
+            Err(DropReason::WrongSource)
+        } else if connected && attrs.own_address && !is_to(encap, &attrs.path) {
+            Err(DropReason::WrongDestination)
+        } else {
+            self.partition(pkeys, packet.bth.pkey).ok_or(DropReason::WrongPkey)
+        }
     }
 
     /// Returns the index of the P_Key table entry that matches a packet's P_Key, or `None` if the packet must be
@@ -397,6 +401,10 @@ impl Qp {
     pub(crate) fn transmit<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Step {
         if self.notifier.is_due() {
             return Step::Frame(self.notify(ctx, out));
+        }
+        if self.pace.is_some() && ctx.offloads == TxOffloads::Segmentation {
+            // The longest pause grows with the length of a frame.
+            ctx.offloads = TxOffloads::Icrc;
         }
         let paused = self.is_paused();
         let core = &self.core;

@@ -109,6 +109,11 @@ impl Requester {
         self.credits.beyond(request.recv_seq) > 0 && recv_packet_index(request) == Some(self.next)
     }
 
+    /// Returns whether packet `end` is a probe that must wait until all packets before it are acknowledged.
+    fn precedes_lone_probe(&self, request: &Request, end: u32) -> bool {
+        self.credits.beyond(request.recv_seq) > 1 && recv_packet_index(request) == Some(end)
+    }
+
     /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a single packet
     /// may be outstanding as a probe for more credits.
     pub(super) fn lacks_credit(&self, request: &Request) -> bool {
@@ -139,7 +144,10 @@ impl Requester {
             segment(&request.wr.op, request.len, core.mtu(), packets).ok_or(Status::LocalQpOperation)?;
         let mut bth = core.bth(ctx, segment.operation, request.first.advance(self.next));
         let last = segment.operation.position().ends();
-        bth.ack_req = last || self.is_credit_probe(request) || self.needs_ack_req(in_flight, count);
+        bth.ack_req = last
+            || self.is_credit_probe(request)
+            || self.precedes_lone_probe(request, self.next + count)
+            || self.needs_ack_req(in_flight, count);
         bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
         let wr_id = request.wr.wr_id;
         let headers =
