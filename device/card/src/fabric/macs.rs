@@ -1,7 +1,8 @@
 //! The MAC table of a learning switch.
 //!
 //! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and belongs to the owner
-//! that uses it. No other owner may use it until it has been idle for [`HOLD`]. A learned entry ages out after
+//! that uses it. No other owner may use it until it has been idle for [`HOLD`]. An owner that tried to use it in the
+//! meantime then receives its frames, so a single gratuitous ARP suffices after a failover. A learned entry ages out after
 //! [`AGEING`], or is evicted when [`MAX_LEARNED`] newer MACs have been learned from the same owner.
 
 use std::collections::{HashMap, VecDeque};
@@ -37,6 +38,8 @@ pub(super) struct MacTable<O> {
 struct Entry<O> {
     owner: O,
     kind: Kind,
+    /// Another owner that has used the MAC since its owner last did, and the time of that use.
+    claim: Option<(O, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +69,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
     /// Assigns a MAC to an owner permanently.
     pub(super) fn set_fixed(&mut self, mac: MacAddr, owner: O) {
         self.unlearn(mac);
-        self.entries.insert(mac, Entry { owner, kind: Kind::Fixed });
+        self.entries.insert(mac, Entry { owner, kind: Kind::Fixed, claim: None });
     }
 
     pub(super) fn all_fixed(&self) -> impl Iterator<Item = MacAddr> {
@@ -81,9 +84,13 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
 
     /// Returns the owner of a MAC. Multicast addresses have none.
     pub(super) fn owner(&self, now: Instant, mac: MacAddr) -> Option<O> {
-        let known =
-            self.entries.get(&mac).filter(|entry| !mac.is_multicast() && entry.idle_time(now) < AGEING);
-        known.map(|entry| entry.owner)
+        let entry = self.entries.get(&mac).filter(|_| !mac.is_multicast())?;
+        match entry.claim {
+            Some((owner, at)) if entry.idle_time(now) >= HOLD && now.saturating_since(at) < AGEING => {
+                Some(owner)
+            }
+            _ => (entry.idle_time(now) < AGEING).then_some(entry.owner),
+        }
     }
 
     /// Learns the source MAC of a frame from `owner`. Returns false if the MAC belongs to another owner.
@@ -98,9 +105,13 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
                 if let Kind::Learned(at) = &mut entry.kind {
                     *at = now;
                 }
+                entry.claim = None;
                 return true;
             }
-            Some(entry) if entry.idle_time(now) < HOLD => return false,
+            Some(entry) if entry.idle_time(now) < HOLD => {
+                entry.claim = Some((owner, now));
+                return false;
+            }
             // The MAC has moved to this owner.
             Some(_) => self.unlearn(mac),
             None => {}
@@ -112,7 +123,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
             self.entries.remove(&oldest);
         }
         learned.push_back(mac);
-        self.entries.insert(mac, Entry { owner, kind: Kind::Learned(now) });
+        self.entries.insert(mac, Entry { owner, kind: Kind::Learned(now), claim: None });
         true
     }
 
@@ -121,6 +132,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         self.entries.retain(|_, entry| match new_owner(entry.owner) {
             Some(owner) => {
                 entry.owner = owner;
+                entry.claim = entry.claim.and_then(|(owner, at)| Some((new_owner(owner)?, at)));
                 true
             }
             None => false,
@@ -144,10 +156,58 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
     }
 
     fn unlearn(&mut self, mac: MacAddr) {
-        if let Some(Entry { owner, kind: Kind::Learned(_) }) = self.entries.remove(&mac)
+        if let Some(Entry { owner, kind: Kind::Learned(_), .. }) = self.entries.remove(&mac)
             && let Some(learned) = self.learned.get_mut(&owner)
         {
             learned.retain(|other| *other != mac);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn claimed_mac_moves_once_its_owner_is_silent() {
+        let mut table = MacTable::default();
+        assert!(table.learn(at(0), MAC, 'a'));
+        assert!(!table.learn(at(100), MAC, 'b'));
+        assert_eq!(table.owner(at(1999), MAC), Some('a'));
+        assert_eq!(table.owner(at(2000), MAC), Some('b'));
+        assert!(table.learn(at(2000), MAC, 'b'));
+        assert_eq!(table.owner(at(2000), MAC), Some('b'));
+    }
+
+    #[test]
+    fn active_owner_keeps_claimed_mac() {
+        let mut table = MacTable::default();
+        assert!(table.learn(at(0), MAC, 'a'));
+        assert!(!table.learn(at(100), MAC, 'b'));
+        assert!(table.learn(at(200), MAC, 'a'));
+        assert_eq!(table.owner(at(10_000), MAC), Some('a'));
+    }
+
+    #[test]
+    fn configured_mac_cannot_be_claimed() {
+        let mut table = MacTable::default();
+        table.set_fixed(MAC, 'a');
+        assert!(!table.learn(at(100), MAC, 'b'));
+        assert_eq!(table.owner(at(1_000_000), MAC), Some('a'));
+    }
+
+    #[test]
+    fn claim_of_removed_owner_is_dropped() {
+        let mut table = MacTable::default();
+        assert!(table.learn(at(0), MAC, 'a'));
+        assert!(!table.learn(at(100), MAC, 'b'));
+        table.map_owners(|owner| Some(owner).filter(|owner| *owner != 'b'));
+        assert_eq!(table.owner(at(10_000), MAC), Some('a'));
     }
 }
