@@ -1,8 +1,8 @@
 //! The MAC table of a learning switch.
 //!
 //! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and belongs to the owner
-//! that uses it. No other owner may use it until it has been idle for [`HOLD`]. An owner that tried to use it in the
-//! meantime then receives its frames, so a single gratuitous ARP suffices after a failover. A learned entry ages out after
+//! that uses it. No other owner may use it until it has been idle for [`HOLD`]. It then moves to an owner that tried to
+//! use it in the meantime, so a single gratuitous ARP is enough after a failover. A learned entry ages out after
 //! [`AGEING`], or is evicted when [`MAX_LEARNED`] newer MACs have been learned from the same owner.
 
 use std::collections::{HashMap, VecDeque};
