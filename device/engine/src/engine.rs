@@ -345,7 +345,7 @@ impl Engine {
                 continue;
             };
             if self.turn_left == 0 {
-                self.turn_left = limits::FRAMES_PER_QP_TURN;
+                self.turn_left = limits::PACKETS_PER_QP_TURN;
                 qp.begin_turn();
             }
             let (before, from) = (qp.pooled_slots(), qp.state());

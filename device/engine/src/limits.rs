@@ -31,7 +31,7 @@ pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 /// Number of packets that one QP sends per turn; the last frame may exceed it. A turn is long enough to fill one of the
 /// kernel's 64 KiB segmentation offload (GSO) buffers with frames of equal length, but short enough that other QPs wait
 /// only briefly.
-pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
+pub(crate) const PACKETS_PER_QP_TURN: u32 = 32;
 
 /// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).
 /// Without the limit, a guest could make the step endless by linking a request to itself.

@@ -58,8 +58,9 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     let ext = Ext::parse(opcode.ext_kind(), &raw).map_or(Ext::None, |(ext, _)| ext);
     let len = match flags >> 5 {
         0 => 0,
-        1..5 => 256,
-        5 => 4096,
+        1 | 4 => 256,
+        2 => 1024,
+        3 | 5 => 4096,
         _ => usize::from(input.byte()),
     };
     let srqn = opcode.has_xrceth().then(|| Srqn::new(flags.into()));
