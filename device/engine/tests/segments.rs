@@ -209,7 +209,7 @@ fn read_response_carries_up_to_32_kib() {
 #[test]
 fn retransmitted_frame_ends_at_same_packet() {
     let mut pair = pair();
-    pair.post(A, write(1, 0, 40_000));
+    pair.post(A, write(1, 0, 34_000));
     let frames = sent(&mut pair, A);
     let (frame, offload) = &frames[0];
     let RoceFrame { encap, packet } = RoceFrame::parse_with(frame, *offload).unwrap();
@@ -219,9 +219,9 @@ fn retransmitted_frame_ends_at_same_packet() {
     // The second frame arrives after a gap, so B requests the rest of the first one.
     deliver(&mut pair, B, &frames[1]);
     let rest = (32 << 10) - 8 * 256;
-    assert_eq!(exchange(&mut pair), [(B, 0), (A, rest), (A, 40_000 - (32 << 10)), (B, 0)]);
+    assert_eq!(exchange(&mut pair), [(B, 0), (A, rest), (A, 34_000 - (32 << 10)), (B, 0)]);
     assert_eq!(pair.a.sends(), ok([1]));
-    assert_eq!(pair.bytes(B, 0, 40_000), pair.bytes(A, 0, 40_000));
+    assert_eq!(pair.bytes(B, 0, 34_000), pair.bytes(A, 0, 34_000));
 }
 
 /// Packets that a QP does not accept are dropped and counted one by one, as if each had a frame of its own.

@@ -35,6 +35,8 @@ struct LastSender {
     at: Instant,
     /// Whether the entry must still exist, because the peer has not used too many other MACs since then.
     kept: bool,
+    /// The last other sender that was refused since then.
+    claim: Option<SocketAddr>,
 }
 
 #[derive(Default)]
@@ -120,6 +122,9 @@ impl Bench {
         if let Some(number) = number {
             self.model.peers.remove(number);
             self.model.senders.retain(|_, sender| sender.from != addr);
+            for sender in self.model.senders.values_mut() {
+                sender.claim = sender.claim.filter(|claim| *claim != addr);
+            }
         }
     }
 
@@ -157,7 +162,7 @@ impl Bench {
                     return;
                 }
                 let now = self.now;
-                let sender = self.model.senders.insert(src, LastSender { from, at: now, kept: true });
+                let sender = self.model.senders.insert(src, LastSender { from, at: now, kept: true, claim: None });
                 let before = sender.filter(|sender| sender.from != from && sender.kept);
                 assert!(
                     before.is_none_or(|before| now.saturating_since(before.at) >= HELD),
@@ -171,7 +176,9 @@ impl Bench {
             }
             Err(AdmitError::OverRate) => assert!(limited),
             Err(AdmitError::ForeignMac) => {
-                let another = self.model.senders.get(&src).is_some_and(|sender| sender.from != from);
+                let sender = self.model.senders.get_mut(&src).filter(|sender| sender.from != from);
+                let another = sender.is_some();
+                sender.into_iter().for_each(|sender| sender.claim = Some(from));
                 assert!(
                     another || owner.is_some_and(|owner| owner != number),
                     "{src} was rejected although it was free"
@@ -186,14 +193,16 @@ impl Bench {
         let (now, owner) = (self.now, self.model.owner(src));
         let is_anothers = |sender: &LastSender| sender.from != own() && sender.kept;
         if !self.switch.admit_own(now, src) {
-            let sender = self.model.senders.get(&src).is_some_and(|sender| sender.from != own());
-            return assert!(sender || owner.is_some(), "{src} was rejected although it was free");
+            let sender = self.model.senders.get_mut(&src).filter(|sender| sender.from != own());
+            let another = sender.is_some();
+            sender.into_iter().for_each(|sender| sender.claim = Some(own()));
+            return assert!(another || owner.is_some(), "{src} was rejected although it was free");
         }
         if src.is_multicast() {
             return;
         }
         assert_eq!(owner, None, "{src} is configured for a peer");
-        let before = self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true });
+        let before = self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true, claim: None });
         let held = before.filter(is_anothers).is_some_and(|before| now.saturating_since(before.at) < HELD);
         assert!(!held, "{src} moved to the HCA during its hold time");
         if self.model.peers.len() != 1 {
@@ -232,9 +241,14 @@ impl Bench {
                 (Route::Absent, None) => panic!("{mac} is reserved, but no peer is specified by name"),
                 (Route::Own | Route::Peer(_), None) => {
                     let sender = self.model.senders.get(&mac).expect("a peer must have sent from the MAC");
-                    let from = self.model.number(sender.from).map_or(Route::Own, Route::Peer);
-                    assert_eq!(route, from);
-                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} must have aged out");
+                    let route_to = |addr| self.model.number(addr).map_or(Route::Own, Route::Peer);
+                    let idle = self.now.saturating_since(sender.at);
+                    if route == route_to(sender.from) {
+                        assert!(idle < AGEING, "{mac} must have aged out");
+                    } else {
+                        assert_eq!(Some(route), sender.claim.map(route_to));
+                        assert!(idle >= HELD, "{mac} moved to a new peer during its hold time");
+                    }
                 }
             }
         }

@@ -38,7 +38,7 @@ pub(super) struct MacTable<O> {
 struct Entry<O> {
     owner: O,
     kind: Kind,
-    /// Another owner that has used the MAC since its owner last did, and the time of that use.
+    /// Another owner that has used the MAC since it was last learned, and the time of that use.
     claim: Option<(O, Instant)>,
 }
 

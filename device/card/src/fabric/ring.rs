@@ -220,6 +220,8 @@ impl RingFabric {
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
         } else if !self.macs.learn(now, source.mac, owner) {
+            // The next frame from the MAC's owner must be learned, because it ends the claim of this one.
+            self.last = self.last.filter(|(last, ..)| last.mac != source.mac);
             Foreign::Mac
         } else {
             self.last = Some((source, owner, now));

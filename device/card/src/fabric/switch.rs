@@ -381,6 +381,7 @@ impl Switch {
         if alike.is_none() {
             if !self.macs.learn(now, src, Owner::Peer(index)) {
                 peer.rx_foreign_mac += 1;
+                self.relearn(src);
                 return Err(AdmitError::ForeignMac);
             }
             self.last = Some(Last { from, src, peer: index, at: now });
@@ -399,8 +400,16 @@ impl Switch {
         let admitted = self.macs.learn(now, src, Owner::Own);
         if admitted {
             self.last_own = Some((src, now));
+        } else {
+            self.relearn(src);
         }
         admitted
+    }
+
+    /// Ensures that the next frame from the owner of `mac` is learned, and thereby ends another sender's claim to it.
+    fn relearn(&mut self, mac: MacAddr) {
+        self.last = self.last.filter(|last| last.src != mac);
+        self.last_own = self.last_own.filter(|(last, _)| *last != mac);
     }
 
     /// Returns the destination of a frame from the HCA.
