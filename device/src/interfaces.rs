@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_configured_by_their_keys() {
+    fn configuration_key_selects_interface() {
         for interface in ALL {
             let entry: FrontendEntry =
                 serde_json::from_str(&format!("{{\"{}\": {{}}}}", interface.key)).unwrap();

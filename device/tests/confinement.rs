@@ -56,7 +56,7 @@ fn sandbox_covers_all_threads_and_is_logged() {
 }
 
 #[test]
-fn files_are_created_only_in_configured_folders() {
+fn files_are_created_only_in_configured_directories() {
     let (other, allowed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let writable = json!({ "writable": [allowed.path()] });
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
@@ -98,7 +98,7 @@ fn default_writable_directory_is_next_to_control_socket() {
 }
 
 #[test]
-fn rejects_files_folder_writable_by_others() {
+fn files_directory_writable_by_others_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, _) = with_control(folder.path(), &[("confinement", json!({}))]);
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();
@@ -212,7 +212,7 @@ fn without(call: i64) -> BpfProgram {
 }
 
 #[test]
-fn nonexistent_writable_folder_is_configuration_error() {
+fn nonexistent_writable_directory_is_configuration_error() {
     let folder = tempfile::tempdir().unwrap();
     let more = [("confinement", json!({ "writable": ["/nonexistent"] }))];
     let (config, _, _) = with_control(folder.path(), &more);

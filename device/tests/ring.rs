@@ -24,7 +24,7 @@ fn wait_for_members(machine: &Machine, ids: &[u16]) {
 }
 
 #[test]
-fn processes_with_same_folder_exchange_frames() {
+fn processes_with_same_directory_exchange_frames() {
     let ring = tempfile::tempdir().unwrap();
     let (mut a, mut b) = (start(&ring, 1), start(&ring, 2));
     wait_for_members(&a, &[2]);

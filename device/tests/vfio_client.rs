@@ -250,7 +250,8 @@ fn early_client_waits_for_previous_client() {
     }
 }
 
-/// On a busy host, the kernel takes time to close a killed QEMU's descriptors, so the next one may connect first.
+/// On a busy host, the kernel may take a while to close the descriptors of a killed QEMU, so the next QEMU can connect
+/// before the old connection is closed.
 #[test]
 fn next_client_waits_for_slow_disconnect() {
     let daemon = Daemon::start();

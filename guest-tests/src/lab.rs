@@ -39,7 +39,7 @@ const SHARE_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
 /// Modules that ext4 requests through an alias, if the kernel has them.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
-/// All parts needed to start guests.
+/// Everything needed to start guests.
 #[derive(Debug)]
 pub struct Lab {
     artifacts: Artifacts,
@@ -95,22 +95,22 @@ pub struct Guest<'a> {
 }
 
 impl Lab {
-    /// Finds, fetches or builds all parts.
+    /// Finds, fetches or builds all artifacts.
     ///
     /// # Errors
-    /// Fails if a part is missing.
+    /// Fails if an artifact is missing.
     pub async fn prepare(options: &Options) -> Result<Self> {
         Self::prepare_with(options, Added::default()).await
     }
 
-    /// Finds, fetches or builds all parts, with packages added to the root file system.
+    /// Finds, fetches or builds all artifacts, and adds packages to the root file system.
     ///
     /// # Errors
     /// Same as for [`Self::prepare`].
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
-        // Use a blocking thread. Downloads and builds do not yield.
+        // Use a blocking thread, since downloads and builds do not yield.
         let mut lab = tokio::task::spawn_blocking(move || Self::gather(&options, added)).await??;
         lab.accelerator = match chosen {
             Some(Accelerator::Tcg) => Accelerator::Tcg,
@@ -352,7 +352,7 @@ impl Lab {
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
-    /// Fails if this machine's Debian archive does not offer this non-free package.
+    /// Fails if the Debian mirror in use does not carry the package, which is non-free.
     pub async fn debian_ddp(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?
@@ -527,8 +527,8 @@ impl Lab {
     }
 
     /// Returns why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm` is not a
-    /// sufficient test: on some virtual hosts, KVM can start firmware but cannot run Linux. The result is stored, and
-    /// is valid until the host restarts.
+    /// sufficient test: on some virtual hosts, KVM can start firmware but cannot run Linux. The result is cached until
+    /// the host reboots.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         let arch = self.artifacts.kernel.arch;
         if arch != Arch::HOST {
@@ -550,7 +550,7 @@ impl Lab {
                     Ok(()) => kvm::WORKS.to_owned(),
                     Err(error) => format!("{}\n\n{error:#}", kvm::explain(&error)),
                 };
-                // If the result cannot be stored, the next run repeats the test.
+                // If the result cannot be cached, the next run repeats the test.
                 let _ = fs::write(&known, &answer);
                 answer
             }

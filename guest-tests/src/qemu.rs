@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn arm64_guest_has_gicv3_with_its() {
+    fn arm64_guest_has_gicv3_and_msi_controller() {
         let line = line_of(Arch::Arm64, &Machine { iommu: Arch::Arm64.iommu(), ..machine() }, None);
         assert!(line.contains("-M virt,gic-version=3,its=on,memory-backend=mem -m 512M"), "{line}");
         assert!(line.contains("-append console=ttyAMA0 panic=-1 quiet -chardev"), "{line}");

@@ -31,20 +31,20 @@ fn send_only(pair: &mut Pair, ahead: u32) {
 }
 
 #[test]
-fn psn_gap_causes_one_sequence_nak() {
+fn psn_gap_triggers_one_sequence_nak() {
     let replies = flood(|pair| send_only(pair, 5));
     assert_eq!(replies.iter().map(|frame| frame.len()).collect::<Vec<_>>(), [ACK_LEN]);
 }
 
 #[test]
-fn each_send_without_receive_causes_rnr_nak() {
+fn each_send_without_receive_triggers_rnr_nak() {
     let replies = flood(|pair| send_only(pair, 0));
     assert_eq!(replies.len(), FLOOD);
     assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
 }
 
 #[test]
-fn invalid_request_causes_one_nak() {
+fn invalid_request_triggers_one_nak() {
     let replies = flood(|pair| {
         let reth = Reth { va: Va::new(0), rkey: Rkey::new(0xbad), dma_len: 8 };
         pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[0; 8]);
@@ -61,7 +61,7 @@ fn repeated_write(pair: &mut Pair) {
 }
 
 #[test]
-fn duplicate_write_causes_one_ack() {
+fn duplicate_write_triggers_one_ack() {
     let replies = flood(repeated_write);
     assert_eq!(replies.len(), FLOOD);
     assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
@@ -77,7 +77,7 @@ fn burst_of_duplicates_coalesces_into_one_ack() {
 }
 
 #[test]
-fn unsolicited_acks_and_naks_cause_no_replies() {
+fn unsolicited_acks_and_naks_are_not_answered() {
     for syndrome in [
         Syndrome::ACK,
         Syndrome::Nak(NakCode::PsnSequence),

@@ -313,7 +313,7 @@ fn timed_out_read_is_retransmitted_with_full_length() {
 
 /// The response to a READ is lost. The NAKs for the packets after the READ all report that loss.
 #[test]
-fn naks_after_lost_read_cause_one_retransmission() {
+fn naks_after_lost_read_trigger_one_retransmission() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     for id in 2..10 {

@@ -81,7 +81,7 @@ fn connected_qp_packets_use_ect_and_keep_dscp() {
 /// All bytes of the CNP, except for the QP number, match the CNPs that hardware adapters send (annex A17, section
 /// A17.9.3).
 #[test]
-fn marked_data_causes_cnp_to_sender() {
+fn marked_data_triggers_cnp_to_sender() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| {
             (attrs.service, attrs.path.traffic_class) = (service, 0xb8);
@@ -128,7 +128,7 @@ fn flow_receives_one_cnp_per_interval() {
 }
 
 #[test]
-fn marked_read_response_causes_cnp() {
+fn marked_read_response_triggers_cnp() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
@@ -140,7 +140,7 @@ fn marked_read_response_causes_cnp() {
 }
 
 #[test]
-fn acks_datagrams_and_drops_cause_no_cnp() {
+fn acks_datagrams_and_drops_do_not_trigger_cnp() {
     // An acknowledgement carries no data and does not cause a CNP, even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));

@@ -35,7 +35,7 @@ fn wrong_rkey_rejects_write_at_first_packet() {
 }
 
 #[test]
-fn write_beyond_region_changes_no_memory() {
+fn write_beyond_region_does_not_change_memory() {
     let mut pair = Pair::new();
     let before = pair.bytes(B, 0, REGION);
     // Only the last byte is out of bounds.
@@ -123,7 +123,7 @@ fn rejects_unaligned_or_unpermitted_atomic() {
 }
 
 #[test]
-fn oversized_send_causes_invalid_request_nak() {
+fn oversized_send_triggers_invalid_request_nak() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 299);
     pair.post_recv(B, 8, 0x9000, 299);
@@ -135,7 +135,7 @@ fn oversized_send_causes_invalid_request_nak() {
 }
 
 #[test]
-fn unwritable_receive_buffer_causes_remote_operational_nak() {
+fn unwritable_receive_buffer_triggers_remote_operational_nak() {
     let mut pair = Pair::new();
     let bad = Sge { lkey: Lkey::new(LOCKED), ..sge(0, 100) };
     pair.b.host.post_recv(B.qpn(), 7, &[bad]);
@@ -148,7 +148,7 @@ fn unwritable_receive_buffer_causes_remote_operational_nak() {
 
 /// Each case is a series of packets. The responder of an RC QP rejects the last packet as an invalid request.
 #[test]
-fn malformed_requests_cause_invalid_request_nak() {
+fn malformed_requests_trigger_invalid_request_nak() {
     use Operation as O;
     let full = [0u8; 256];
     let two = Ext::Reth(reth(0x8000, 512));

@@ -9,7 +9,7 @@ use protocol::ids::Msn;
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Syndrome};
 
 #[test]
-fn lost_first_packet_causes_retransmission_of_message() {
+fn lost_first_packet_triggers_message_retransmission() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     assert_eq!(
@@ -96,7 +96,7 @@ fn later_ack_covers_lost_ack() {
 }
 
 #[test]
-fn lost_ack_causes_one_retransmission_and_no_second_delivery() {
+fn lost_ack_triggers_retransmission_without_second_delivery() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 100);
     pair.post_recv(B, 8, 0x9000, 100);
@@ -317,7 +317,7 @@ fn retried_read_does_not_extend_past_its_chunk() {
 /// A retry rewinds the send cursor to before an executed NOP. A response to the READ after the NOP must still match
 /// that READ.
 #[test]
-fn response_to_read_after_nop_is_matched_after_timeout() {
+fn late_response_matches_read_behind_nop() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Nop, &[]));

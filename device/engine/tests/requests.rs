@@ -217,9 +217,10 @@ fn only_duplicates_are_answered_while_nak_is_outstanding() {
     }
 }
 
-/// The first packet of a SEND and the last of a WRITE with immediate need a receive request (section 9.7.5.2, RNR NAK).
+/// The first packet of a SEND and the last packet of a WRITE with immediate require a posted receive (section 9.7.5.2,
+/// RNR NAK).
 #[test]
-fn missing_receive_causes_rnr_nak() {
+fn missing_receive_triggers_rnr_nak() {
     for (before, operation, needs_receive) in [
         (None, O::SendFirst, true),
         (None, O::SendOnly, true),
@@ -338,7 +339,7 @@ fn read_behind_expected_psn_must_match_an_executed_read() {
         (read_at, reth, 4),
         (read_at + 2, later(2), 2),
         (read_at + 3, Reth { dma_len: 100, ..later(3) }, 1),
-        // These READs are for other memory, for another region, or longer than the original.
+        // These READs address other memory or another region, or are longer than the original.
         (read_at + 2, later(1), 0),
         (read_at, later(1), 0),
         (read_at, Reth { rkey: Rkey::new(LOCKED), ..reth }, 0),

@@ -226,7 +226,7 @@ fn retransmitted_frame_ends_at_same_packet() {
 
 /// Packets that a QP does not accept are dropped and counted one by one, as if each had a frame of its own.
 #[test]
-fn packets_from_other_source_are_dropped_one_by_one() {
+fn packets_from_other_source_are_dropped_individually() {
     let mut pair = pair();
     pair.post(A, write(1, 0, 1000));
     let frames = sent(&mut pair, A);

@@ -73,7 +73,7 @@ fn incomplete_message_keeps_its_srq_receive_request() {
 }
 
 #[test]
-fn empty_srq_causes_rnr_nak() {
+fn empty_srq_triggers_rnr_nak() {
     let mut pair = shared(|_| {});
     post_recv(&mut pair, 1, 0x8000, 10);
     pair.post(A, send(1, 10));

@@ -386,7 +386,7 @@ fn invalid_srq_nak_requires_expected_psn() {
 }
 
 #[test]
-fn empty_srq_causes_rnr_nak() {
+fn empty_srq_triggers_rnr_nak() {
     let mut pair = xrc();
     post_recv(&mut pair, SECOND_SRQ, 2, 0x9000, 10);
     pair.post(A, to(SRQ, send(1, 10)));

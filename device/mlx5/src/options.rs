@@ -33,7 +33,7 @@ pub struct Options {
     pub board_id: BoardId,
     /// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP.
     pub limits: Limits,
-    /// How doorbells reach the device. Set from the option that all interfaces have in common.
+    /// How doorbells reach the device. Set from the option shared by all interfaces.
     #[serde(skip)]
     pub doorbells: Doorbells,
 }

@@ -1,5 +1,6 @@
-//! Quotas for DevX user contexts. All programs in a guest share the device's objects with the kernel. The device
-//! therefore limits how many scarce objects one program, and all programs together, can own.
+//! Quotas for DevX user contexts. All programs in a guest share the device's objects with the kernel. To keep enough
+//! for everyone, the device limits how many scarce objects a single program can own, and how many all programs together
+//! can own.
 //!
 //! QPs, CQs, SRQs, PDs, XRC domains and UAR pages have no quota. Verbs programs create these objects and may rely on
 //! the maximum numbers that the device reports.
@@ -34,8 +35,8 @@ pub enum Scarce {
 }
 
 impl Scarce {
-    /// Returns the kind of an object, or `None` if it has no quota. Flow groups and flow table entries are counted
-    /// through the owner of their table.
+    /// Returns the kind of an object, or `None` if it has no quota. Flow groups and flow table entries are charged to
+    /// the owner of their table.
     pub const fn of(object: Object) -> Option<Self> {
         Some(match object {
             Object::CounterSet(_) => Self::CounterSet,
@@ -76,8 +77,8 @@ impl Scarce {
     }
 
     /// Returns whether a user context that already owns `owned` objects of this kind can create another one. All user
-    /// contexts together own `total`. A user context can own a quarter of the device's objects, and all of them
-    /// together three quarters. The rest is reserved for the kernel.
+    /// contexts together own `total`. A single user context can own up to a quarter of the device's objects; all user
+    /// contexts together can own up to three quarters. The rest is reserved for the kernel.
     pub const fn has_room(self, owned: usize, total: usize) -> bool {
         owned < self.capacity() / 4 && total < self.capacity() / 4 * 3
     }
@@ -115,7 +116,7 @@ impl Owned {
     }
 }
 
-/// Decrements a count, and drops it when it reaches 0.
+/// Decrements a count and removes it when it reaches 0.
 fn decrement<K: Ord + Copy>(counts: &mut BTreeMap<K, usize>, key: K) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= 1;

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_past_end_are_rejected() {
+    fn ranges_past_end_are_rejected() {
         let umem = umem(0, 0x10, &[0x2000, 0x8000]).unwrap();
         let has = |offset, len| umem.part(offset, len).is_some();
         assert!(has(0, 0x1ff0) && has(0x1fef, 1) && has(0x1ff0, 0));

@@ -146,8 +146,8 @@ const FCNTL: &[i32] = &[
     clippy::cast_possible_truncation,
     reason = "requests are 32 bits wide, whatever type libc gives them"
 )]
-/// `ioctl` requests for the blocking mode and inheritance of descriptors, for libc's queries of standard streams, and
-/// for tap interfaces.
+/// `ioctl` requests for non-blocking mode, close-on-exec and FIONREAD, for libc's `isatty` checks on the standard
+/// streams, and for tap interfaces.
 const IOCTL: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
@@ -158,8 +158,8 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// `prctl` operations for thread and memory names, the auxiliary vector (which contains, for example, the page size),
-/// and the timer slack.
+/// `prctl` operations that read or set the thread name, name memory mappings, read the auxiliary vector (which contains
+/// the page size, for example), and set the timer slack.
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 

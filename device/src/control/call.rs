@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn call_to_ended_thread_fails() {
+    fn call_to_exited_thread_fails() {
         let (handle, mut mailbox) = mailbox().unwrap();
         runtime().block_on(async {
             let answer = handle.ask(Call::Fail).unwrap();

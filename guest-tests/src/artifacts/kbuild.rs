@@ -1,7 +1,7 @@
 //! The tool chain that builds modules for the guests' kernel: the kernel's headers and scripts, its compiler, and make.
 //!
 //! The programs start each other by name. They belong to the kernel's Debian release, which may differ from the host's.
-//! Each program is therefore replaced by a script that starts the program with that release's loader and libraries.
+//! So each program is replaced by a script that starts it with that release's loader and libraries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ const SOURCES: &str = "usr/src";
 /// Suffix that is added to the names of wrapped programs.
 const BEHIND: &str = "elf";
 
-/// The parts needed to build a module.
+/// Everything needed to build a kernel module.
 #[derive(Clone, Debug)]
 pub struct ModuleBuild {
     make: PathBuf,
@@ -39,8 +39,8 @@ pub struct ModuleBuild {
 }
 
 impl ModuleBuild {
-    /// Finds or fetches the tool chain for a kernel of this machine's architecture. A user's own kernel is built with
-    /// the host's compiler, in the directory `build` below the kernel's modules.
+    /// Finds or fetches the tool chain for a kernel of this machine's architecture. Modules for a user-supplied kernel
+    /// are built with the host's compiler against the `build` directory next to that kernel's modules.
     ///
     /// # Errors
     /// Fails if the tool chain cannot be fetched, or if the user's kernel has no build directory.

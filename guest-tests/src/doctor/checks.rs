@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn uncached_parts_require_archive() {
+    fn uncached_artifacts_require_archive() {
         let fresh = Findings { cache: empty_cache(), ..well() };
         for part in ["QEMU", "guest kernel", "root filesystem"] {
             assert_eq!(state(&fresh, part), State::Ok);
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn uncached_parts_require_more_disk_space() {
+    fn uncached_artifacts_require_more_disk_space() {
         let with = |cache: Result<Cache, String>, free| {
             let cache = cache.map(|cache| Cache { free, ..cache });
             state(&Findings { cache, ..well() }, "disk space")

@@ -416,7 +416,7 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Checks that errors in the lab and failed tests cause different exit statuses.
+/// Checks that lab errors and test failures produce different exit statuses.
 async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let from = shared.display().to_string();
     let ci = async |more: &[&str]| {

@@ -140,7 +140,7 @@ mod tests {
 
     /// The bytes come from the table in section 8.5 of the mthca interface.
     #[test]
-    fn active_port_info_matches_published_bytes() {
+    fn active_port_info_matches_spec_example() {
         let mut bytes = [0; 64];
         bytes[8..10].copy_from_slice(&[0xfe, 0x80]);
         bytes[16..20].copy_from_slice(&[0x00, 0x07, 0xbf, 0xff]);

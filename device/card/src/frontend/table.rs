@@ -59,7 +59,7 @@ impl<F> Table<F> {
     }
 }
 
-/// Start of a page, and the state outside the front-end that rows show.
+/// Where a page starts, and the state that its rows need from outside the front-end.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
     /// The engine, which holds the dynamic state of QPs.

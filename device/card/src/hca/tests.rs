@@ -302,7 +302,7 @@ fn frame_of_four_packets() -> (Vec<u8>, [Vec<u8>; 4]) {
 
 /// A capture shows what a wire would carry. Capturing does not change the counters.
 #[test]
-fn packets_of_one_frame_are_captured_and_counted_one_by_one() {
+fn packets_in_frame_are_captured_and_counted_individually() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("frames.pcapng");
     let (frame, packets) = frame_of_four_packets();
@@ -323,7 +323,7 @@ fn packets_of_one_frame_are_captured_and_counted_one_by_one() {
 
 /// Frames to the device itself are counted like those from others.
 #[test]
-fn packets_of_looped_frame_are_counted_one_by_one() {
+fn packets_in_loopback_frame_are_counted_individually() {
     let (frame, _) = frame_of_four_packets();
     let mut hca = ready();
     let before = hca.port_stats().roce;

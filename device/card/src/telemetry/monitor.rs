@@ -56,7 +56,7 @@ const MAX_QPS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     pub count: u64,
-    /// Reason for the most recently ignored doorbell or packet.
+    /// Why the most recent of them was ignored.
     pub last: Reason,
 }
 
@@ -64,7 +64,7 @@ pub struct Ignored {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredRow {
     pub count: u64,
-    /// Name of the reason for the most recently ignored doorbell or packet.
+    /// Name of the reason why the most recent of them was ignored.
     pub last: String,
 }
 
@@ -347,7 +347,7 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// Ends the trace so that it reports the records suppressed most recently.
+    /// Ends the trace, which then reports the suppressed records that it has not reported yet.
     fn drop(&mut self) {
         self.set_trace(None);
     }

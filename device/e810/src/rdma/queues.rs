@@ -320,8 +320,8 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // If the table has no free entry for a neighbour, the driver does not issue an operation, so report that the
-        // table is full as soon as its last entry is used.
+        // The driver does not issue an operation for a neighbour that does not fit in the table. Report the full table
+        // as soon as its last entry is used.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

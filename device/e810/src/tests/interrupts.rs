@@ -43,7 +43,7 @@ fn signalled_vector_is_disabled_but_keeps_pending_causes() {
 }
 
 #[test]
-fn disabled_cause_signals_nothing() {
+fn disabled_cause_does_not_signal() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 0);
     pulse(&mut driver);

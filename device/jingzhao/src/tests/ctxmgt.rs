@@ -23,7 +23,7 @@ fn query(machine: &mut Machine) -> Qpc {
 
 /// Section 5.4.2 lists the context reads and writes that one SEND causes in each side's units.
 #[test]
-fn send_causes_documented_context_reads_and_writes() {
+fn send_performs_documented_context_accesses() {
     let (mut a, mut b) = pair();
     let before = [stats(&a), stats(&b)];
     post_recv(&mut b, 0, 0, 64);
@@ -50,7 +50,7 @@ fn send_causes_documented_context_reads_and_writes() {
 }
 
 /// CtxMgt document, section 5.2.1, and JingZhao interface, section 4.3: a command executes before PSNs that changed in
-/// the same turn are written back. QUERY_QP is the exception: it first writes back the PSNs of its QP.
+/// the same turn are written back. The exception is QUERY_QP, which first writes back the PSNs of its QP.
 #[test]
 fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();

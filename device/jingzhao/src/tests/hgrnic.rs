@@ -471,7 +471,7 @@ fn receive_without_valid_bit_is_not_ready() {
 
 /// J-50: only the settle time shows that a list of maximum length is complete.
 #[test]
-fn settled_receive_causes_no_rnr_nak() {
+fn settled_receive_does_not_trigger_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     wait(&mut a, &mut b, Instant::from_nanos(301_000_000));
@@ -487,7 +487,7 @@ fn settled_receive_causes_no_rnr_nak() {
 
 /// J-50: a message that arrives before the settle time has elapsed is retried once, after that time.
 #[test]
-fn message_during_settle_time_causes_one_rnr_nak() {
+fn message_during_settle_time_triggers_one_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     a.post_send(&[inline(b"hello")]);

@@ -318,7 +318,7 @@ fn violations(machine: &Machine) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn conforming_driver_causes_no_violations() {
+fn conforming_driver_has_no_violations() {
     let mut machine = machine();
     let unit = driver::data_unit(DATA_KEY, 0, 8);
     machine.poke(RQ_BUFFER, &[&[0x20][..], &[0; 15], &unit].concat());

@@ -132,7 +132,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Reports the first entry that its owner byte marks as new.
+    /// Reports the first entry whose owner byte marks it as new.
     fn check(self, queue: &str, is_new: impl Fn(u8) -> bool, dma: &GuestMemory, found: &mut Findings) {
         /// Maximum number of entries checked: enough to detect a driver that does not initialise them.
         const CHECKED: u64 = 512;

@@ -129,7 +129,7 @@ fn peer_can_access_registered_pages_until_invalidation() {
     a.put(0, &pattern(6000, 4));
     assert_eq!(write(&mut a, &mut b, [key, 6000], START + 0x100), 0);
     assert_eq!(b.peek(PAGES + 0x100, 6000), pattern(6000, 4));
-    // A LOCAL_INV makes the key free.
+    // LOCAL_INV frees the key.
     let control = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
     let free = MkeyContext { free: true, ..MkeyContext::default() };
     assert_eq!(execute(&mut b, &mut a, &umr(key, control, free, Translation::None)), 0);
@@ -254,8 +254,7 @@ fn window_grants_access_until_unbound() {
     assert_eq!(refused, Syndrome::RemoteAccess.code());
 }
 
-/// The kernel's UMR QP moves a key to a program's protection domain. The page list is in memory behind a key in the
-/// kernel's own protection domain.
+/// The kernel's UMR QP moves a key to a program's PD. The page list is read through an mkey in the kernel's PD.
 #[test]
 fn umr_qp_moves_key_to_program_pd() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));
@@ -277,7 +276,7 @@ fn umr_qp_moves_key_to_program_pd() {
     assert_eq!(execute(&mut kernel, &mut peer, &wqe), 0);
     let free = Command::DeallocPd(PdNumber { pd: program });
     assert_eq!(kernel.rejected(&free), Check::PdInUse);
-    // The kernel revokes the key by moving it back to its own domain.
+    // The kernel revokes the key by moving it back to its own PD.
     let control = UmrControl { inline: true, mask: MkeyMask::FREE | MkeyMask::PD, ..UmrControl::default() };
     let mkey = MkeyContext { free: true, pd: kernel.pd, ..MkeyContext::default() };
     assert_eq!(execute(&mut kernel, &mut peer, &umr(key, control, mkey, Translation::None)), 0);

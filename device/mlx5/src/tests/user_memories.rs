@@ -94,7 +94,7 @@ impl DevxUser {
         let context = self.user.context(Service::Rc);
         self.user.qpn = QpNumber::parse(&output(&self.user.ok(&create))).qpn;
         self.user.send_queue = QP + context.rq_len() as u64;
-        // As in `test_mlx5_devx.py`, RST2INIT does not refer to any objects.
+        // As in `test_mlx5_devx.py`, the PD, the CQs and the doorbell record are 0 in RST2INIT.
         let unnamed = QpContext {
             pd: Pdn::default(),
             send_cqn: Cqn::default(),
@@ -191,7 +191,8 @@ fn umem_in_use_cannot_be_destroyed() {
     assert_eq!(a.user.rejected(&destroy), Check::UserObject);
 }
 
-/// A verbs QP's record has a DMA address, but its user can send RST2INIT through DevX.
+/// The doorbell record of a verbs QP has a DMA address, which the QP's owner cannot change with an RST2INIT sent
+/// through DevX.
 #[test]
 fn user_cannot_move_doorbell_record() {
     let mut a = DevxUser::new(1);

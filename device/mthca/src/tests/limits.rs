@@ -346,7 +346,7 @@ fn longest_send_wqe_has_1008_bytes() {
 
 /// PD numbers have 24 bits. The device does not keep state for protection domains.
 #[test]
-fn reported_pd_count_is_not_enforced() {
+fn reported_max_pd_count_is_not_enforced() {
     let mut driver = initialised();
     for (n, pd) in (0..).zip([0x7fff, 0x8000]) {
         let slot = 0x20 + n;
@@ -357,7 +357,7 @@ fn reported_pd_count_is_not_enforced() {
 }
 
 #[test]
-fn reported_region_length_is_not_enforced() {
+fn reported_max_region_length_is_not_enforced() {
     let mut driver = initialised();
     for (slot, len) in [(0x20, 1 << 30), (0x21, 1 << 31)] {
         // Each region consists of a single page of 2 GiB.
@@ -371,7 +371,7 @@ fn reported_region_length_is_not_enforced() {
 
 /// An MTT segment has 64 bytes. The device reads a region's MTT entries at any mapped ICM address.
 #[test]
-fn reported_mtt_segment_count_is_not_enforced() {
+fn reported_max_mtt_segment_count_is_not_enforced() {
     const END: u64 = MTT + (64 << 20);
     let mut driver = initialised();
     let last_page = END - 0x1000;

@@ -416,7 +416,7 @@ fn second_srq(lkey: u32, number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn conforming_driver_causes_no_violations() {
+fn conforming_driver_has_no_violations() {
     let (mut a, mut b) = pair();
     for round in 0..40 {
         b.post_recv(0x100, 64);

@@ -45,7 +45,7 @@ fn change(directory: &mut Directory) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn name_is_looked_up_again_when_ttl_has_passed() {
+fn name_is_looked_up_again_after_ttl() {
     let mut directory = Directory::new(&[host("a")], at(0));
     assert_eq!(directory.next_lookup(), Some(at(0)));
     assert_eq!(questions(&mut directory, at(0)), [Question::Host("a".into())]);

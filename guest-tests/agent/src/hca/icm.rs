@@ -1,4 +1,4 @@
-//! The tables in ICM (the device's virtual address space), and the arena pages mapped for them.
+//! The tables in ICM, the device's virtual memory, and the arena pages mapped for them.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5 and 5.
@@ -9,15 +9,15 @@ use super::layout::{DevLim, IcmRun, InitHca, MTT_ENTRY};
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{ContextTable, IcmOptions};
 
-/// ICM name space of the context tables.
+/// ICM address space of the context tables.
 const CONTEXTS: u8 = 1;
-/// ICM name space of the MPT and the MTT.
+/// ICM address space of the MPT and the MTT.
 const TRANSLATION: u8 = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) table: ContextTable,
-    /// Name space of the table, passed as op_modifier of MAP_ICM and UNMAP_ICM.
+    /// ICM address space of the table, passed as op_modifier of MAP_ICM and UNMAP_ICM.
     pub(crate) name_space: u8,
     /// ICM address of entry 0.
     pub(crate) base: u64,

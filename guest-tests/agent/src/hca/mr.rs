@@ -356,7 +356,7 @@ mod tests {
         region.fill(&arena, 50..3 * PAGE, 9, 0);
         assert_eq!(region.first_difference(&arena, 50..3 * PAGE, 9, 0), None);
         assert_eq!(region.first_difference(&arena, 58..3 * PAGE, 9, 8), None);
-        // Byte PAGE of the region is byte 100 of its second page, which is the first page of the allocation.
+        // Offset `PAGE` in the region is byte 100 of the region's second page, which is the allocation's first page.
         let mut byte = [0];
         arena.read(allocation + 100, &mut byte);
         byte[0] ^= 1;

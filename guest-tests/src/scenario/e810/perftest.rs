@@ -52,7 +52,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -R -c UD -s 1024 -n 200", 1),
 ];
 
-/// Additional cases, which cover all sizes for the remaining operations.
+/// Additional cases: all sizes for the remaining operations.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20 -b", 23),
     ("ib_read_bw -a -n 10 -b", 23),
@@ -66,7 +66,7 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_lat -R -a -n 20", 23),
 ];
 
-/// Number of the virtio NICs' network. The E810s use network 0.
+/// Network that the virtio NICs are on. The E810s are on network 0.
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
@@ -189,7 +189,7 @@ async fn boot(
     Station::with_e810_in(lab, run, image, spec, guest).await
 }
 
-/// Returns the number of a guest's virtio NIC.
+/// Returns the station number of a guest's virtio NIC.
 const fn number(guest: u16) -> u16 {
     10 + guest
 }

@@ -128,7 +128,7 @@ impl TestQp {
         Ok(())
     }
 
-    /// Posts a send with an unknown key in RTS. The send fails and moves the QP to SQE (section 10.5).
+    /// Posts a send with an unknown key to a QP in RTS. The send fails and moves the QP to SQE (section 10.5).
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
         self.send(vm, NOWHERE).await?;
         self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await

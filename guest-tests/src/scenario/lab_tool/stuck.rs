@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_lists_server_client_and_stop_commands() {
+    fn book_page_lists_server_client_and_stop_commands() {
         let commands = commands();
         assert_eq!(commands.iter().map(|(guest, _)| *guest).collect::<Vec<_>>(), ["b", "a", "b"]);
         assert!(commands.iter().all(|(_, command)| command.contains("ib_send_bw")), "{commands:?}");

@@ -284,8 +284,8 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Tests with time limits that emulated guests may exceed: a prefix of the test names, and the text that they print
-/// when they exceed their limit. They must not fail for any other reason.
+/// Tests whose time limits an emulated guest may exceed. Each entry has a prefix of test names and the text that such a
+/// test prints when it exceeds its limit. The tests must not fail for any other reason.
 const TIMED: &[(&str, &str)] = &[
     // The kernel must merge bursts of 64 KiB before `gro_flush_timeout` expires.
     ("drivers/net/gro.py gro.test.sw_ipv4_large_", "incorrect number of packets"),

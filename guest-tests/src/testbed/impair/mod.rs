@@ -1,7 +1,7 @@
 //! Network impairments requested with `--impair`, implemented with hcad's impairment rules.
 //!
 //! A [`Plan`] is a sequence of [`Episode`]s. Each episode adds rules or takes links down, and later reverts its
-//! changes. Plans depend only on their profile, their seed and the guests, and can be repeated. The `keeper` executes
+//! changes. A plan depends only on its profile, its seed and the guests, so it is reproducible. The `keeper` executes
 //! them.
 
 mod keeper;

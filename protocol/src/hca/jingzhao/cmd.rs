@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_numbers_above_24_bits() {
+    fn rejects_numbers_wider_than_24_bits() {
         let query = |number| Command::decode(&latched(0x022, 0, number, 0, 0x1000), true).unwrap();
         assert_eq!(query(0xff_ffff).qpn(), Ok(Qpn::new(0xff_ffff)));
         assert_eq!(query(0x100_0000).qpn().unwrap_err().status, CmdStatus::BadIndex);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn acceptance_expires_unless_renewed() {
+    fn agreement_expires_unless_renewed() {
         let mut agreement = Agreement::default();
         assert!(!agreement.is_current(at(0)) && agreement.is_due(at(0)));
         agreement.request(at(0), 1);

@@ -377,7 +377,7 @@ fn padding_stops_when_other_program_replaces_peer() {
 }
 
 #[test]
-fn forged_acceptance_is_ignored() {
+fn forged_accept_is_ignored() {
     let [mut a, b, mut c] = mesh();
     if a.max_run == 1 {
         return;

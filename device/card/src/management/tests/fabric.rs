@@ -315,7 +315,7 @@ fn unsolicited_response_is_ignored() {
 
 /// A peer that forges its source address must not make this HCA send more than the peer itself sends.
 #[test]
-fn received_mad_causes_at_most_one_mad() {
+fn received_mad_triggers_at_most_one_mad() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
     (directed[6], directed[7]) = (1, 1);
     directed[32..36].fill(0xff);

@@ -209,7 +209,7 @@ fn pkey_change_is_reported_once() {
 
 /// mthca interface, section 8.6.
 #[test]
-fn counters_count_since_reset() {
+fn counters_start_from_zero_after_reset() {
     let mut management = open(1);
     let counters = Counters {
         transmit_packets: 0x1_0000_0005,

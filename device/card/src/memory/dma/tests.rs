@@ -438,7 +438,7 @@ fn unbacked_ranges_count_towards_range_limit() {
 }
 
 #[test]
-fn files_are_limited_by_number_and_length() {
+fn file_count_and_total_length_are_limited() {
     let limits = Limits { files: 3, bytes: 10 * PAGE_LEN, ..Limits::default() };
     let mut memory = GuestMemory::new(limits);
     let large = memfd(8);

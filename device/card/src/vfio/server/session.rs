@@ -207,7 +207,8 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns this server's limits for the capabilities in the client's message. A server must not add any.
+    /// Returns this server's limits for the capabilities that the client sent. A server must not add capabilities to
+    /// those.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),

@@ -734,7 +734,7 @@ fn too_many_descriptors_end_connection() {
 }
 
 #[test]
-fn random_bytes_do_not_cause_panic() {
+fn random_bytes_never_panic() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
         state ^= state << 13;

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn paced_sending_averages_to_allowed_rate() {
+    fn paced_sending_averages_allowed_rate() {
         let mut pace = Pace::new(at(0));
         for _ in 0..8 {
             pace.on_notification(at(0));

@@ -312,7 +312,8 @@ impl Program {
         (entry[0x1f] & 0x80 == 0).then_some(entry)
     }
 
-    /// Polls a completion: returns the entry to hardware, and clears the valid bit of a receive.
+    /// Polls one completion and hands the CQE back to hardware. For a receive, also clears the head of its WQE,
+    /// including the valid bit.
     pub(super) fn poll(&mut self) -> Option<Vec<u8>> {
         let entry = self.entry(self.consumer)?;
         let at = u64::from(self.consumer & ((1 << self.log_cqes) - 1)) * 32;

@@ -49,7 +49,7 @@ macro_rules! context {
     };
 }
 
-/// Returns one delivery of the unedited frame to each TIR.
+/// Returns deliveries that pass the unmodified frame to each TIR once.
 pub(super) fn to(tirs: &[Tirn]) -> Deliveries {
     tirs.iter().map(|tirn| Delivery { tirn: *tirn, tag: 0x0012_3456, edited: None }).collect()
 }

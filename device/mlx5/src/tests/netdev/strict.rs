@@ -197,7 +197,7 @@ fn each_netdev_violation_is_reported_once() {
 }
 
 #[test]
-fn correct_netdev_driver_causes_no_violations() {
+fn conforming_netdev_driver_has_no_violations() {
     let mut net = strict();
     for round in 0..200 {
         net.post_receive(&[1522]);

@@ -210,7 +210,7 @@ fn lso_failure_in_later_segment_stops_sq() {
 }
 
 #[test]
-fn sq_without_tis_sends_no_frames() {
+fn sq_without_tis_does_not_send_frames() {
     let mut net = Net::new();
     net.sqn = net.create_sq(SqContext { tis_count: 0, ..net.sq_context() });
     net.modify_sq(WorkQueueState::Ready);
