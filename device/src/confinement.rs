@@ -110,7 +110,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     .collect()
 }
 
-/// Completes the sandbox in all threads, and logs the active restrictions.
+/// Completes the sandbox in all threads and logs the active restrictions.
 pub fn complete() {
     let Some(sandbox) = SANDBOX.get() else {
         tracing::info!("sandbox disabled");

@@ -1,6 +1,6 @@
 //! The control socket of `hcactl`.
 //!
-//! A client sends one JSON object per line ([`Request`](control_api::message::Request)), and receives one line per
+//! A client sends one JSON object per line ([`Request`](control_api::message::Request)) and receives one line per
 //! request ([`Response`](control_api::message::Response)), in the same order. [`server`] runs on the daemon's main
 //! thread. A request to a device is passed to its thread as a [`call::Call`], which the thread answers between two
 //! turns of its event loop, without locks.

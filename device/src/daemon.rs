@@ -41,7 +41,7 @@ pub enum DaemonError {
 }
 
 /// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client
-/// connection was inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file,
+/// connection was inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file
 /// and stops the daemon otherwise. The service manager is notified of the daemon's state. `resolver` looks up the DNS
 /// names of peers.
 ///

@@ -52,7 +52,7 @@ pub enum FleetError {
     /// The process cannot create more threads or descriptors.
     #[error("cannot start the device")]
     Host(#[from] io::Error),
-    /// A device failed, and cannot be recreated without its client.
+    /// A device failed and cannot be recreated without its client.
     #[error("{name} stopped")]
     Device { name: String, source: Failure },
     /// Devices did not stop in time.
@@ -571,7 +571,7 @@ impl Fleet {
         .collect()
     }
 
-    /// Removes a device whose thread has ended, and handles the outcome.
+    /// Removes a device whose thread has ended and handles the outcome.
     fn account(&mut self, Report { serial, outcome }: Report) {
         let Some(at) = self.members.iter().position(|member| member.serial == serial) else { return };
         let Member { config, shown, listener, is_leaving, .. } = self.members.remove(at);

@@ -1,4 +1,4 @@
-//! Notifies the service manager of the daemon's state, and sends watchdog notifications.
+//! Notifies the service manager of the daemon's state and sends watchdog notifications.
 //!
 //! The socket is connected at startup, before the sandbox forbids it. Without a service manager, nothing is sent. Send
 //! errors are ignored.

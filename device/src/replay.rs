@@ -43,7 +43,7 @@ pub enum ReplayError {
     Trace { path: PathBuf, source: io::Error },
     #[error("{}: the replay differs from the recording", path.display())]
     Differs { path: PathBuf },
-    /// The recording is damaged, and was replayed up to the damaged part.
+    /// The recording is damaged and was replayed up to the damaged part.
     #[error("{}: the recording is damaged", path.display())]
     Damaged { path: PathBuf },
     /// Standard output cannot be written to.

@@ -71,7 +71,7 @@ mod token {
 pub enum Ended {
     /// A shutdown was requested.
     Shutdown,
-    /// The worker's only client was inherited, and has disconnected.
+    /// The worker's only client was inherited and has disconnected.
     ClientGone,
 }
 

@@ -265,7 +265,7 @@ fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // Post an empty SEND (a zeroed WQE) on the QP, and ring the doorbell of a nonexistent QP.
+    // Post an empty SEND (a zeroed WQE) on the QP and ring the doorbell of a nonexistent QP.
     for qpn in [QPN, 9] {
         guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
@@ -296,7 +296,7 @@ fn vmm_and_driver_requests_are_counted() {
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // `explain` describes the first QP in full, and reports the ignored doorbell of the nonexistent one.
+    // `explain` describes the first QP in full and reports the ignored doorbell of the nonexistent one.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));

@@ -255,7 +255,7 @@ impl Traffic {
         self.posted += 1;
     }
 
-    /// Polls for the next message's completion, and verifies the message. Returns whether it has completed.
+    /// Polls for the next message's completion and verifies the message. Returns whether it has completed.
     fn poll(&mut self) -> bool {
         let (slot, message) = (self.completed % SLOTS, self.completed);
         let entry = CQ + 32 * u64::from(self.completed % (1 << LOG_CQES));
@@ -453,7 +453,7 @@ fn access_lost_file(path: &Path, state: &AttackerState, memory: &OwnedFd, cut: b
     Some(())
 }
 
-/// Continuously sends invalid messages, and maps and unmaps memory.
+/// Continuously sends invalid messages and maps and unmaps memory.
 fn flood(path: &Path, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
     let mut client = Hostile::attach(path)?;
     client.send(&dma_map(0, QUEUES_LEN, 0), Some(&file(QUEUES_LEN)))?;

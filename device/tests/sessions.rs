@@ -27,7 +27,7 @@ fn replay(session: &str) -> (String, String) {
     (out, fs::read_to_string(trace).unwrap())
 }
 
-/// Replays a session, and checks that each expected string appears in its steps or trace. This ensures that the session
+/// Replays a session and checks that each expected string appears in its steps or trace. This ensures that the session
 /// still exercises what the test is meant to cover.
 #[track_caller]
 fn check_replay(session: &str, expected: &[&str]) {

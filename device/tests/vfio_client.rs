@@ -99,7 +99,7 @@ fn vfio_client_can_enumerate_regions_and_capabilities() {
         assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
     }
 
-    // The list must terminate, and must contain power management, MSI-X and PCI Express.
+    // The list must terminate and must contain power management, MSI-X and PCI Express.
     let mut capabilities = Vec::new();
     let [mut at] = config_read(&mut client, 0x34);
     while at != 0 && capabilities.len() < 10 {

@@ -68,7 +68,7 @@ impl AgentLink {
         self.exchange(limit, Ping {}, false).await.map(drop)
     }
 
-    /// Executes a step that is expected to fail, and returns the failure.
+    /// Executes a step that is expected to fail and returns the failure.
     ///
     /// # Errors
     /// Fails if the step succeeds, the link is closed, or the agent does not reply in time.

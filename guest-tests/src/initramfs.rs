@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(archive.bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 
-    /// The kernel unpacks entries in order, and does not create missing directories.
+    /// The kernel unpacks entries in order and does not create missing directories.
     #[test]
     fn parent_directories_precede_added_file() {
         let mut archive = Initramfs::default();

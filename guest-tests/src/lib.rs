@@ -1,11 +1,11 @@
-//! The lab boots guests with RDMA devices served by `hcad`, and runs tests in them.
+//! The lab boots guests with RDMA devices served by `hcad` and runs tests in them.
 //!
 //! A [`testbed`] is a set of guests that stay up for a user's own tests.
 //!
 //! A [`fixture`] boots a testbed for a Rust test and stops it when the test ends.
 //!
 //! A [`scenario`] is one of the project's tests. It starts daemons ([`daemon`]) and guests ([`vm`]) from the programs
-//! and images that the [`lab`] provides. It then sends requests to the agents in the guests ([`agent_link`]), and
+//! and images that the [`lab`] provides. It then sends requests to the agents in the guests ([`agent_link`]) and
 //! compares the results with the specification.
 
 pub mod agent_link;

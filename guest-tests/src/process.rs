@@ -195,7 +195,7 @@ impl Process {
     }
 }
 
-/// Copies the program's output to the log until end of file, and publishes the log's length.
+/// Copies the program's output to the log until end of file and publishes the log's length.
 async fn pump(
     mut output: pipe::Receiver,
     mut log: BoundedLog<File>,

@@ -140,7 +140,7 @@ pub struct StockCompletion {
 }
 
 impl StockVerbs {
-    /// Starts the program in a guest that has a root file system, and opens a device.
+    /// Starts the program in a guest that has a root file system and opens a device.
     ///
     /// # Errors
     /// Fails if the device does not exist, or the program does not start.
@@ -166,7 +166,7 @@ impl StockVerbs {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
-    /// Creates a window over the whole region with remote write access, and binds it through a queue pair in RTS.
+    /// Creates a window over the whole region with remote write access and binds it through a queue pair in RTS.
     ///
     /// # Errors
     /// Fails if the kernel rejects the window, or the bind operation fails.

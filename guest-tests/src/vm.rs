@@ -206,7 +206,7 @@ impl Vm {
         })
     }
 
-    /// Reboots a guest that was started with reboots enabled, and waits until it responds again.
+    /// Reboots a guest that was started with reboots enabled and waits until it responds again.
     ///
     /// # Errors
     /// Fails if the guest does not respond.
@@ -214,7 +214,7 @@ impl Vm {
         self.restart(image, ShutdownKind::Reboot).await
     }
 
-    /// Makes the guest's kernel panic, and waits until the crash kernel responds.
+    /// Makes the guest's kernel panic and waits until the crash kernel responds.
     ///
     /// # Errors
     /// Fails if the guest does not respond.
@@ -297,7 +297,7 @@ impl Vm {
         self.explained(added.map(drop)).await
     }
 
-    /// Unplugs the HCA that [`Self::plug`] plugged into slot `number`, and waits until the guest has released it.
+    /// Unplugs the HCA that [`Self::plug`] plugged into slot `number` and waits until the guest has released it.
     ///
     /// # Errors
     /// Fails if the guest does not release the HCA within `limit`, or if QEMU rejects the request or exits.
@@ -353,7 +353,7 @@ impl Vm {
         self.explained(result).await
     }
 
-    /// Executes a step that must fail, and returns its failure.
+    /// Executes a step that must fail and returns its failure.
     ///
     /// # Errors
     /// Fails if the step succeeds, QEMU has exited, or the guest does not respond.
@@ -473,7 +473,7 @@ impl fmt::Display for LastState {
     }
 }
 
-/// Boots a guest, and retries once if the kernel panics before the agent responds. On a busy host, a QEMU process that
+/// Boots a guest and retries once if the kernel panics before the agent responds. On a busy host, a QEMU process that
 /// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. The retry cannot hide a
 /// device bug: no HCA driver has been loaded at that point.
 async fn boot_again_after_panic<T>(

@@ -488,7 +488,7 @@ impl<F: Frontend> Hca<F> {
         self.looped.clear();
         self.looped_back.clear();
         self.port.reset();
-        // The front-end has just been reset, and does not report this link change to the guest.
+        // The front-end has just been reset and does not report this link change to the guest.
         self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();

@@ -27,7 +27,7 @@
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
 //!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
-//!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The
+//!   through the switch of the sender's HCA and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
 //! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. A remote Set is therefore
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
@@ -277,7 +277,7 @@ impl Management {
         self.port.port_info(view)
     }
 
-    /// Opens the port on behalf of software (INIT_IB), and starts discovery.
+    /// Opens the port on behalf of software (INIT_IB) and starts discovery.
     pub fn open_port(&mut self, view: &View) {
         self.port.set_opened(true);
         self.settled = view.now + SETTLE_TIME;
@@ -416,7 +416,7 @@ impl Management {
     }
 
     /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, and no peer may act as one: a
-    /// remote Set must carry the M_Key configured by the guest, and is rejected if the guest has configured none.
+    /// remote Set must carry the M_Key configured by the guest and is rejected if the guest has configured none.
     /// Set(SMInfo) is exempt. SMInfo belongs to the subnet manager software, which the port's M_Key does not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);

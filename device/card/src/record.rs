@@ -8,7 +8,7 @@
 //!
 //! - `entry`, `codec`, `text`: events, their encoding, and their text form
 //! - `dedup`: the cache that removes repeated data
-//! - `chunk`, `header`, `reader`: the file format, and its reader
+//! - `chunk`, `header`, `reader`: the file format and its reader
 //! - `queue`, `recorder`: the writer, which does not delay the device
 //! - `replay_source`: the source of a replay's inputs, which also compares the outputs
 //! - `sink`: the interface that the device reports its inputs and outputs to, both when recording and during replay

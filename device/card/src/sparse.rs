@@ -16,7 +16,7 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 pub struct Capacity {
     pub entries: usize,
     /// Maximum number of leaves. A leaf covers 64 consecutive indices and exists if at least one of them has an entry.
-    /// The limit bounds the memory used by scattered entries: 64 slots per leaf, and up to 8 KiB for the node above it.
+    /// The limit bounds the memory used by scattered entries: 64 slots per leaf and up to 8 KiB for the node above it.
     pub leaves: usize,
 }
 

@@ -23,7 +23,7 @@ pub trait Bus {
         0
     }
 
-    /// Moves the function to power state D0, and enables memory space and bus mastering. A previous owner may have left
+    /// Moves the function to power state D0 and enables memory space and bus mastering. A previous owner may have left
     /// the function in D3. In all of this project's devices, the PMCSR is at 44h.
     fn enable(&mut self) {
         self.configure(0x44, &[0, 0]);

@@ -38,7 +38,7 @@ use std::ops::{Deref, DerefMut};
 pub use bus::Bus;
 pub use cqe::syndrome;
 
-/// A driver for one device: the bus, and the state that the device interface requires.
+/// A driver for one device: the bus and the state that the device interface requires.
 pub struct Driver<I, B> {
     pub bus: B,
     pub interface: I,

@@ -29,7 +29,7 @@ pub const DEVICE_FILTERS: u32 = 1024;
 pub const FUNCTION_FILTERS: u16 = 512;
 /// Number of counter blocks for flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;
-/// Maximum number of flow director profiles, and of RSS profiles. A driver uses about 30 profiles, one per flow type.
+/// Maximum number of flow director profiles and of RSS profiles. A driver uses about 30 profiles, one per flow type.
 pub const MAX_PROFILES: u16 = 128;
 /// Maximum number of TCAM entries that select a profile. A driver uses a few entries per profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;

@@ -1,4 +1,4 @@
-//! The flash image: the shadow RAM, and the areas it points to. Each area has two banks, the first of which is active.
+//! The flash image: the shadow RAM and the areas it points to. Each area has two banks, the first of which is active.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -12,7 +12,7 @@ use protocol::hca::e810::nvm::{
 /// Size of the image, in bytes. `ice` discovers the size by probing single bytes.
 const LEN: usize = 32 * SECTOR_LEN;
 
-/// An area outside the shadow RAM: its first sector, and the number of sectors per bank.
+/// An area outside the shadow RAM: its first sector and the number of sectors per bank.
 type Area = (u16, u16);
 
 const NVM_BANK: Area = (0x10, 2);

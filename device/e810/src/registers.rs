@@ -1,4 +1,4 @@
-//! Registers without side effects: constant registers, and registers that return the last value written.
+//! Registers without side effects: constant registers and registers that return the last value written.
 //!
 //! # Spec
 //! E810 interface, sections 2.1 and 2.2.

@@ -117,7 +117,7 @@ struct Vector {
     pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
-    /// Set when coalesced completions time out, and cleared when another cause fires. While set, completions are not
+    /// Set when coalesced completions time out and cleared when another cause fires. While set, completions are not
     /// coalesced.
     coalescing_off: bool,
     /// Whether the vector is in [`Vectors::timers`].
@@ -186,7 +186,7 @@ impl Vector {
 }
 
 impl Vectors {
-    /// Creates `vectors` vectors, and routes for `queues` transmit and `queues` receive queues. All vectors and routes
+    /// Creates `vectors` vectors and routes for `queues` transmit and `queues` receive queues. All vectors and routes
     /// are disabled.
     pub fn new(vectors: u16, queues: u16) -> Self {
         Self {

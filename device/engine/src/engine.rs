@@ -59,7 +59,7 @@ pub enum TxOffloads {
     None,
     /// The ICRC; see [`Offload::Icrc`].
     Icrc,
-    /// The ICRC, and the division of long payloads into packets; see [`Offload::Segmentation`].
+    /// The ICRC and the division of long payloads into packets; see [`Offload::Segmentation`].
     Segmentation,
 }
 
@@ -83,7 +83,7 @@ pub enum QpError {
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
-/// The owner drives the engine in rounds, and ends each round by calling `poll_transmit` until it returns `None`. To be
+/// The owner drives the engine in rounds and ends each round by calling `poll_transmit` until it returns `None`. To be
 /// fair to other devices, the owner can stop early and begin the next round immediately. Events come before frames,
 /// because a peer must not receive an ACK for data whose arrival local software cannot see yet. Poll events after every
 /// input: flushing and deadline handling pause when many events are queued, but nothing limits the number of events

@@ -5,7 +5,7 @@ use crate::common::*;
 use engine::*;
 use protocol::roce::*;
 
-/// A frame of the engine, and the work left to do before it leaves the host.
+/// A frame of the engine and the work left to do before it leaves the host.
 type Sent = (Vec<u8>, Offload);
 
 /// Creates a pair whose engines may leave segmentation to others.
@@ -53,7 +53,7 @@ fn deliver(pair: &mut Pair, node: Node, (frame, offload): &Sent) {
     side.collect();
 }
 
-/// Exchanges frames without loss, and returns the payload length of each.
+/// Exchanges frames without loss and returns the payload length of each.
 fn exchange(pair: &mut Pair) -> Vec<(Node, usize)> {
     let mut lengths = Vec::new();
     loop {

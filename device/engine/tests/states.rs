@@ -1,4 +1,4 @@
-//! Tests the behaviour of each QP state, and the transitions between states.
+//! Tests the behaviour of each QP state and the transitions between states.
 
 use std::time::Duration;
 

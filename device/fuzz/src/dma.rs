@@ -16,7 +16,7 @@ const OPERATIONS: usize = 256;
 const PAGE: u64 = 4096;
 /// Number of bus pages used at each end of the address space.
 const SIDE: u64 = 8;
-/// Number of files, and number of pages in each file.
+/// Number of files and number of pages in each file.
 const FILES: usize = 3;
 const FILE_PAGES: u64 = 8;
 const FILE_LEN: u64 = FILE_PAGES * PAGE;
@@ -28,7 +28,7 @@ const MAX_FILES: usize = 2;
 /// Backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// Index of the file, and page number in the file.
+    /// Index of the file and page number in the file.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,

@@ -173,7 +173,7 @@ impl Bench {
         }
     }
 
-    /// Starts a new driver without any state, and initialises the device with it.
+    /// Starts a new driver without any state and initialises the device with it.
     fn restart_driver(&mut self) {
         self.attacker.driver.hca.set_link(true);
         self.map_memory();

@@ -14,7 +14,7 @@ use engine::Instant;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Maximum number of held frames per direction: delayed frames, and frames held back for reordering.
+/// Maximum number of held frames per direction: delayed frames and frames held back for reordering.
 const HELD: u64 = 8192 + 256;
 /// No frame may be lost while fewer frames than this are held.
 const FITS: u64 = 256;

@@ -33,7 +33,7 @@ const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
 const FILE_LEN: u64 = 8 * PAGE;
-/// Maximum number of DMA windows, and of files. Both are low so that fuzz inputs can reach them.
+/// Maximum number of DMA windows and of files. Both are low so that fuzz inputs can reach them.
 const LIMITS: (usize, usize) = (8, 3);
 
 const HEADER: usize = 16;

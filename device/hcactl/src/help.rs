@@ -1,4 +1,4 @@
-//! Builds the `hcactl --help` text: grouped commands, and examples.
+//! Builds the `hcactl --help` text: grouped commands and examples.
 
 use clap::{Command, CommandFactory as _};
 

@@ -96,7 +96,7 @@ pub struct CommandSet {
     pub expected: &'static [CmdStatus],
 }
 
-/// Executes a command, and reports it to the log, the counters and the trace.
+/// Executes a command and reports it to the log, the counters and the trace.
 ///
 /// # Errors
 /// Fails with the status that is reported to software.

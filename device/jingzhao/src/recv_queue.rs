@@ -21,7 +21,7 @@
 //! the message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD
 //! cannot wait without losing the message. Instead, the slot is read a few more times and then used as it is. Its list
 //! may then be too short, but never contains a wrong element. Few queues need the settle time, since receives posted
-//! before the QP enters RTR are known to be complete. A flush does not write data, and uses the list as it is.
+//! before the QP enters RTR are known to be complete. A flush does not write data and uses the list as it is.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
 //! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
@@ -90,7 +90,7 @@ pub struct RecvQueue {
     max_list: MaxListLength,
     /// Whether the QP is RC. Only an RC peer retries a message if no receive is posted.
     reliable: bool,
-    /// Number of elements in the next slot's list, and when it last changed. Set only while the list may be incomplete.
+    /// Number of elements in the next slot's list and when it last changed. Set only while the list may be incomplete.
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,

@@ -136,7 +136,7 @@ impl Resources {
         }
     }
 
-    /// Ends a turn: copies changes from the engine to the device's copies of the contexts, and writes a limited number
+    /// Ends a turn: copies changes from the engine to the device's copies of the contexts and writes a limited number
     /// of them back to guest memory. Returns whether more write-backs are pending.
     pub fn write_back_some(&mut self, cx: &mut Context<'_>) -> bool {
         self.observe_dirty(cx);

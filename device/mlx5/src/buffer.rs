@@ -113,7 +113,7 @@ impl QueueBuffer {
         }
     }
 
-    /// Returns a byte's address, and the number of bytes from there to the end of its page.
+    /// Returns a byte's address and the number of bytes from there to the end of its page.
     fn locate(&self, offset: u64) -> Result<(Iova, usize), AccessError> {
         let linear = self.start + offset;
         let page_len = 1 << self.page_shift;

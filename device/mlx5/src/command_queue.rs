@@ -1,4 +1,4 @@
-//! Command queue slots, and the mailboxes that hold long inputs and outputs.
+//! Command queue slots and the mailboxes that hold long inputs and outputs.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.2.
@@ -109,7 +109,7 @@ impl Request {
         Ok(Self { at, token: slot.token, input, output_len, output_blocks })
     }
 
-    /// Writes the output, and then returns the slot to the driver. The output is truncated or zero-padded to the length
+    /// Writes the output and then returns the slot to the driver. The output is truncated or zero-padded to the length
     /// that the driver expects (section 20, M-31). Returns whether guest memory could be written.
     pub fn finish(&self, dma: &GuestMemory, output: &[u8]) -> bool {
         let rest = output.get(INLINE_LEN..).unwrap_or_default();
@@ -170,7 +170,7 @@ impl Chain {
         Undelivered::of(self.check, self.next.get(), self.delivery)
     }
 
-    /// Checks the current block, and advances to the next one.
+    /// Checks the current block and advances to the next one.
     fn advance(&mut self, tail: &BlockTail) -> Result<(), Undelivered> {
         if tail.token != self.token {
             return Err(Undelivered::of(Check::BlockToken, tail.token.into(), Delivery::Token));

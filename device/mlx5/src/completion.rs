@@ -1,4 +1,4 @@
-//! Writes completions, and reports QP, CQ and SRQ events.
+//! Writes completions and reports QP, CQ and SRQ events.
 //!
 //! # Spec
 //! mlx5 interface, sections 8.2, 9.3, 9.6 and 18.1.

@@ -409,7 +409,7 @@ impl Frontend for Mlx5 {
         }
     }
 
-    /// Injects a failure. Section 18.2: the driver polls the health buffer every two seconds, and restarts the device
+    /// Injects a failure. Section 18.2: the driver polls the health buffer every two seconds and restarts the device
     /// after a failure.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.segment.health.fail();

@@ -163,7 +163,7 @@ impl Resources {
     }
 
     /// Handles a send doorbell for a QP or SQ, which share one number space. Reads the send counter from the doorbell
-    /// record, and notifies the engine or schedules the SQ.
+    /// record and notifies the engine or schedules the SQ.
     fn send(
         &mut self,
         cx: &mut Context<'_>,

@@ -197,7 +197,7 @@ impl Mkeys {
     }
 }
 
-/// Returns the translation list in the CREATE_MKEY input, and its size in page addresses.
+/// Returns the translation list in the CREATE_MKEY input and its size in page addresses.
 ///
 /// # Errors
 /// Fails if the input is shorter than `units` units of 16 bytes.

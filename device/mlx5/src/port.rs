@@ -1,4 +1,4 @@
-//! The port: type-specific behaviour, and the state of an Ethernet port.
+//! The port: type-specific behaviour and the state of an Ethernet port.
 //!
 //! # Spec
 //! mlx5 interface, section 15.

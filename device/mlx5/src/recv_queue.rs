@@ -42,12 +42,12 @@ impl RecvQueue {
         self.counters.taken
     }
 
-    /// Drops all requests, and resets the counters to 0.
+    /// Drops all requests and resets the counters to 0.
     pub fn clear(&mut self) {
         self.counters = Counters::default();
     }
 
-    /// Returns whether an entry is posted. `record` reads the receive counter from the doorbell record, and returns
+    /// Returns whether an entry is posted. `record` reads the receive counter from the doorbell record and returns
     /// `None` if the record is not accessible.
     pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u16>) -> bool {
         if self.counters.waiting() == 0

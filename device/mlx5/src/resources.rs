@@ -146,7 +146,7 @@ impl Resources {
         }
     }
 
-    /// Creates the buffer of a `len`-byte queue, and takes its pages from the budget. The caller must return them with
+    /// Creates the buffer of a `len`-byte queue and takes its pages from the budget. The caller must return them with
     /// [`Resources::release_pages`].
     ///
     /// # Errors

@@ -140,7 +140,7 @@ impl SendQueue {
         self.counters.waiting()
     }
 
-    /// Drops all requests, and resets the counters to 0.
+    /// Drops all requests and resets the counters to 0.
     pub fn clear(&mut self) {
         *self = Self::new(self.start, self.blocks);
     }
@@ -168,7 +168,7 @@ impl SendQueue {
         }
     }
 
-    /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1).
+    /// Fetches the next WQE. A WQE with an invalid size is rejected and consumes at least one block (section 20, M-1).
     /// If `posted` does not contain the WQE, up to `ahead` posted blocks are copied to `posted`.
     pub fn take<'a>(
         &mut self,

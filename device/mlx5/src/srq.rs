@@ -27,7 +27,7 @@ pub enum Context {
 }
 
 impl Context {
-    /// Returns log2 of the number of entries, and log2 of the entry size in bytes.
+    /// Returns log2 of the number of entries and log2 of the entry size in bytes.
     pub const fn logs(&self) -> [u8; 2] {
         match self {
             Self::Rmp(RmpContext { queue, .. }) => [queue.log_entries, queue.log_stride],

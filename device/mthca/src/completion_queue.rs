@@ -131,7 +131,7 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer index, and is
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer index and is
     /// called only if the ring appears to be full.
     ///
     /// # Errors

@@ -298,7 +298,7 @@ impl Frontend for Mthca {
         }
     }
 
-    /// Reports an internal error. Section 2.6: the driver polls the catastrophic error buffer every five seconds, and
+    /// Reports an internal error. Section 2.6: the driver polls the catastrophic error buffer every five seconds and
     /// resets the device on an error.
     fn fail(&mut self, _: &mut Context<'_>) {
         self.failed = true;

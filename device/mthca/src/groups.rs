@@ -1,6 +1,6 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software maintains the chains, and may leave a copy of an entry in a slot that no longer belongs to any chain. The
+//! Software maintains the chains and may leave a copy of an entry in a slot that no longer belongs to any chain. The
 //! device must walk a chain to find its members.
 //!
 //! # Spec

@@ -40,7 +40,7 @@ impl Regions {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
 
-    /// Makes an MPT entry valid, and copies the MTT entries of the region's pages.
+    /// Makes an MPT entry valid and copies the MTT entries of the region's pages.
     ///
     /// # Errors
     /// - BAD_RES_STATE if the entry is already valid.

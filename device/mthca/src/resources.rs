@@ -42,7 +42,7 @@ const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
-/// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
+/// State of the device. ICM is mapped before INIT_HCA and unmapped after CLOSE_HCA.
 #[derive(Debug)]
 pub enum DeviceState {
     /// The state before INIT_HCA or after CLOSE_HCA. The device has no objects, but ICM pages may be mapped.
@@ -97,7 +97,7 @@ impl DeviceState {
         self.icm().map(ranges)
     }
 
-    /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
+    /// Unmaps ICM pages (UNMAP_ICM) and discards the MTT entries read from them.
     ///
     /// # Errors
     /// EXCEED_LIM if the page map would then have too many runs.

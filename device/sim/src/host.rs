@@ -102,7 +102,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns this key's rights, and the mapping for a window bound to it.
+    /// Returns this key's rights and the mapping for a window bound to it.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);

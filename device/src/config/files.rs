@@ -14,7 +14,7 @@ use super::{Config, ConfigError, DeviceConfig, FabricConfig, MetricsConfig, valu
 /// The purpose of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A socket is created at the path, and removed when hcad exits.
+    /// A socket is created at the path and removed when hcad exits.
     Socket,
     /// A file is written at the path.
     File,

@@ -15,7 +15,7 @@ use seccompiler::{
 
 use super::{Missing, Outcome};
 
-/// Calls that are harmless with any arguments, and calls that only access files. Landlock restricts the file accesses.
+/// Calls that are harmless with any arguments and calls that only access files. Landlock restricts the file accesses.
 const ANY_ARGUMENTS: &[i64] = &[
     // Data transfer.
     libc::SYS_read,
@@ -233,7 +233,7 @@ struct Condition {
     value: u32,
 }
 
-/// Returns the calls that are permitted only with certain arguments. Each call has a list of alternatives, and is
+/// Returns the calls that are permitted only with certain arguments. Each call has a list of alternatives and is
 /// permitted if all conditions of at least one alternative are met.
 fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {

@@ -249,7 +249,7 @@ impl Mailbox {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Waits up to `pause` for a stop request, and returns whether one was made. Drops all calls, which the device
+    /// Waits up to `pause` for a stop request and returns whether one was made. Drops all calls, which the device
     /// cannot answer.
     pub fn is_stopped_within(&mut self, pause: Duration) -> bool {
         let end = Instant::now() + pause;

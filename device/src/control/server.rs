@@ -388,7 +388,7 @@ fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, 
     }
 }
 
-/// Queries all devices in parallel, and returns their rows.
+/// Queries all devices in parallel and returns their rows.
 async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
     let deadline = Instant::now() + call::ANSWER_TIMEOUT;
     let asked: Vec<_> = devices.iter().map(|device| device.handle.ask(Call::Status)).collect();

@@ -45,7 +45,7 @@ const MAX_BUFFER_LEN: usize = 8192;
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Timeout for receiving a client's request, and for sending the response.
+/// Timeout for receiving a client's request and for sending the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the text generated for a scrape is reused for later scrapes.
@@ -226,7 +226,7 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
     timeout(CLIENT_TIMEOUT, connection).await?.map_err(io::Error::other)
 }
 
-/// Returns the response to a request. hyper rejects malformed requests, and omits the body of responses to HEAD.
+/// Returns the response to a request. hyper rejects malformed requests and omits the body of responses to HEAD.
 async fn respond(request: &Request<Incoming>, source: &Mutex<Source>) -> Response<String> {
     let (status, content_type, text) = match status(request) {
         StatusCode::OK => (StatusCode::OK, CONTENT_TYPE, source.lock().await.text().await.to_string()),

@@ -57,7 +57,7 @@ pub async fn serve(resolver: Option<Resolver>, mut registry: DeviceRegistry) {
     }
 }
 
-/// The name of a finished lookup, and its outcome.
+/// The name of a finished lookup and its outcome.
 enum Found {
     Addresses(Arc<str>, Result<Answer<IpAddr>, LookupError>),
     Targets(Arc<str>, Result<Answer<Target>, LookupError>),

@@ -172,7 +172,7 @@ mod tests {
             Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
         }
 
-        /// Sleeps `sleeps` times, and returns how many of these sleeps were coalesced. For each kind of sleep, `plain`
+        /// Sleeps `sleeps` times and returns how many of these sleeps were coalesced. For each kind of sleep, `plain`
         /// and `coalesced` contain its duration in microseconds and the number of messages that follow it.
         fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
             let mut times = 0;

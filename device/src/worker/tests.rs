@@ -57,7 +57,7 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Negotiates the version, and makes the stub send a frame.
+/// Negotiates the version and makes the stub send a frame.
 fn send_a_frame(client: &mut UnixStream) {
     let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
     client.write_all(&version).unwrap();

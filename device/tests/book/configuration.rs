@@ -98,7 +98,7 @@ fn row<'a>(page: &mut String, places: &mut Places<'a>, place: &str, member: &Mem
     let _ = writeln!(page, "| `{}` | {value} | {default} | {said} |", member.name);
 }
 
-/// Returns the type of a value, and remarks about it.
+/// Returns the type of a value and remarks about it.
 fn value<'a>(places: &mut Places<'a>, place: String, node: Node<'a>) -> (String, String) {
     match node.shape() {
         Shape::Object(_) | Shape::OneOf(_) => {

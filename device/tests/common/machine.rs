@@ -189,7 +189,7 @@ pub(crate) fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     assert_eq!(to.data(AT, bytes.len()), bytes);
 }
 
-/// Writes message `number` of an endless series on QP `n`, and verifies its contents.
+/// Writes message `number` of an endless series on QP `n` and verifies its contents.
 pub(crate) fn write_message(from: &mut Machine, to: &mut Machine, n: u32, number: u32) {
     const AT: u64 = 3 << 20;
     const LEN: u32 = 10_000;

@@ -198,7 +198,7 @@ impl LongLists {
         }
     }
 
-    /// Posts a batch of requests, and waits for all completions.
+    /// Posts a batch of requests and waits for all completions.
     fn execute(&mut self) {
         for _ in 0..REQUESTS {
             let target = RemoteSegment { va: Va::new(DATA_LEN / 2), rkey: Rkey::new(self.key) };

@@ -1,4 +1,4 @@
-//! Tests that a guest can create as many objects as the public driver's default profile allows, and measures the memory
+//! Tests that a guest can create as many objects as the public driver's default profile allows and measures the memory
 //! that they use.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for --nocapture")]
@@ -54,7 +54,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {count} objects use {grown} bytes");
 }
 
-/// JingZhao interface, sections 3.3 and 12 (row J-09). All QPs are in RTS at the same time, and are then reset and used
+/// JingZhao interface, sections 3.3 and 12 (row J-09). All QPs are in RTS at the same time and are then reset and used
 /// again.
 #[test]
 fn default_profile_allows_all_qps() {

@@ -1,4 +1,4 @@
-//! Test agent that runs in a guest. It executes commands for the host, and contains user-space drivers that use
+//! Test agent that runs in a guest. It executes commands for the host and contains user-space drivers that use
 //! vfio-pci: one for the JingZhao HCA, and a small one for ConnectX.
 //!
 //! The host harness compiles [`wire`] too, so that both ends use the same types. The drivers follow only the interface

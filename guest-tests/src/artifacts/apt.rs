@@ -1,5 +1,5 @@
-//! Downloads Debian packages with apt. Each apt instance has private state. It does not need root privileges, and
-//! leaves the host unchanged.
+//! Downloads Debian packages with apt. Each apt instance has private state. It does not need root privileges and leaves
+//! the host unchanged.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -138,8 +138,8 @@ impl Apt {
         Self::update(dir, etc_apt, kind, component, release, arch, &[])
     }
 
-    /// Checks whether an archive in this machine's configuration has the stable release. Fetches only release files,
-    /// and waits only a few seconds for each file.
+    /// Checks whether an archive in this machine's configuration has the stable release. Fetches only release files and
+    /// waits only a few seconds for each file.
     ///
     /// # Errors
     /// Fails if no configured archive responds. The error contains apt's messages.

@@ -52,8 +52,8 @@ const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
 const TRACK_ID: u32 = 0xc000_0001;
 
 /// Returns the lab's own package, which has one segment with two buffers (section 7.3). The first buffer is for the
-/// device. It contains metadata, and an entry for each tunnel type whose UDP port can be set by the driver. The second
-/// buffer is for the driver, and contains the labels of these entries. Without labels, the driver makes an invalid
+/// device. It contains metadata and an entry for each tunnel type whose UDP port can be set by the driver. The second
+/// buffer is for the driver and contains the labels of these entries. Without labels, the driver makes an invalid
 /// request to the kernel's tunnel code, and tunnel modules cannot be loaded.
 pub fn synthetic() -> Vec<u8> {
     let mut metadata = Vec::new();

@@ -1,4 +1,4 @@
-//! The kernel's network driver selftests, and the C and BPF programs that they run.
+//! The kernel's network driver selftests and the C and BPF programs that they run.
 
 use std::ffi::OsStr;
 use std::fs;

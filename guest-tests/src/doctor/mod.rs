@@ -65,7 +65,7 @@ impl Check {
 }
 
 impl Doctor {
-    /// Prints one line per check, and returns whether guests can boot.
+    /// Prints one line per check and returns whether guests can boot.
     ///
     /// # Errors
     /// Fails if the output cannot be written.

@@ -1,4 +1,4 @@
-//! Tests arm64 guests: reruns other scenarios in them, and exchanges messages with an x86-64 guest.
+//! Tests arm64 guests: reruns other scenarios in them and exchanges messages with an x86-64 guest.
 //!
 //! JingZhao HCAs are not tested: Linux does not have a driver for them, and arm64 guests lack the IOMMU that the lab's
 //! own driver needs.

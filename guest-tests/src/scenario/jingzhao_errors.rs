@@ -114,8 +114,8 @@ impl Fault {
     }
 }
 
-/// Checks that an access error leaves the memory at both ends unchanged, and does not affect other queue pairs
-/// (JingZhao interface, sections 7.4, 9.5 and 10.5).
+/// Checks that an access error leaves the memory at both ends unchanged and does not affect other queue pairs (JingZhao
+/// interface, sections 7.4, 9.5 and 10.5).
 async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Result<()> {
     const SEED: u64 = 5;
     let other = Connection::create(pair, &Attributes::default()).await?;
@@ -278,7 +278,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the daemon detects that its guest was killed, and then accepts another guest on the same socket.
+/// Checks that the daemon detects that its guest was killed and then accepts another guest on the same socket.
 async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     const LEN: u32 = 65536;
     let connection = Connection::create(pair, &Attributes::default()).await?;

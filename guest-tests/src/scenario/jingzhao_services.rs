@@ -1,4 +1,4 @@
-//! Tests UC, UD and atomics between two guests. Also checks the contexts in the guests' memory, and the effects of
+//! Tests UC, UD and atomics between two guests. Also checks the contexts in the guests' memory and the effects of
 //! packet loss.
 
 mod atomics;

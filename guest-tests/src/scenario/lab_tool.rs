@@ -382,7 +382,7 @@ async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Writes the files of an example to a new directory, and returns the directory's path.
+/// Writes the files of an example to a new directory and returns the directory's path.
 fn example(folder: &Path, files: &[(&str, &str)]) -> Result<String> {
     fs::create_dir_all(folder)?;
     for (name, text) in files {

@@ -20,7 +20,7 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace with a unique name derived from `name`, and brings its loopback interface up.
+    /// Creates a namespace with a unique name derived from `name` and brings its loopback interface up.
     pub(super) async fn create(name: &str) -> Result<Self> {
         if let Some(reason) = Limit::NetworkNamespaces.reason() {
             bail!(reason);

@@ -1,4 +1,4 @@
-//! Runs Linux drivers with planted bugs. hcad's log must identify each bug, and must not report violations if no bug is
+//! Runs Linux drivers with planted bugs. hcad's log must identify each bug and must not report violations if no bug is
 //! selected.
 //!
 //! Each driver is built from its source in the kernel tree, with an added module parameter that selects a bug.
@@ -32,7 +32,7 @@ pub(super) struct Driver {
     /// Directory of the driver in the Linux source tree.
     pub(super) folder: &'static str,
     pub(super) module: &'static str,
-    /// Modules to load first: dependencies, and modules for the tools in the guest.
+    /// Modules to load first: dependencies and modules for the tools in the guest.
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
@@ -141,7 +141,7 @@ impl Violations {
         Ok(())
     }
 
-    /// Returns how often each rule has been reported since the snapshot was taken. Prints the first few new log lines,
+    /// Returns how often each rule has been reported since the snapshot was taken. Prints the first few new log lines
     /// and fails unless a new line contains `says`.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;

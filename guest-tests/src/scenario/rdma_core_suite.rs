@@ -1,4 +1,4 @@
-//! Runs rdma-core's device tests in a guest, and compares the results with the known results for a driver. Unlike in
+//! Runs rdma-core's device tests in a guest and compares the results with the known results for a driver. Unlike in
 //! rdma-core's own test runner, each test runs in a separate process.
 
 use std::fs::File;

@@ -143,7 +143,7 @@ impl Site {
     pub(super) async fn fragments(&self) -> Result<u64> {
         let mut sum = 0;
         for host in &self.hosts {
-            // The IP part has two lines: names, and values in the same order.
+            // The IP part has two lines: names and values in the same order.
             let table = host.exec(&["cat", "/proc/net/snmp"]).await?;
             let mut lines = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
             let names = lines.next().context("no IP counter names")?;

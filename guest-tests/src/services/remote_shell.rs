@@ -1,4 +1,4 @@
-//! A remote shell that Open MPI uses to start its daemons in other guests. It accepts every client that can reach it,
+//! A remote shell that Open MPI uses to start its daemons in other guests. It accepts every client that can reach it
 //! and is suitable only for a network of test guests.
 
 /// Guest path of the client, for Open MPI's parameter `plm_ssh_agent`.

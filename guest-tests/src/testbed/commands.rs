@@ -1,4 +1,4 @@
-//! The supervisor's side of a guest's exec ports: allocates ports, and relays frames between a port and a user's
+//! The supervisor's side of a guest's exec ports: allocates ports and relays frames between a port and a user's
 //! connection.
 
 use std::pin::pin;

@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Returns the modules to load: drivers, and modules for verbs programs.
+    /// Returns the modules to load: drivers and modules for verbs programs.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],

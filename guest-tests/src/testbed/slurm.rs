@@ -7,7 +7,7 @@ use super::MOST_GUESTS;
 /// Maximum number of hosts in a list. It bounds the work for a range such as `n[0-999999999]`.
 const MOST_HOSTS: usize = 4096;
 
-/// One task of a job step, and the hosts of all tasks.
+/// One task of a job step and the hosts of all tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Task {
     pub(super) rank: u8,

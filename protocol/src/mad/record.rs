@@ -1,4 +1,4 @@
-//! Subnet administration attributes, and the fields that their component masks select.
+//! Subnet administration attributes and the fields that their component masks select.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.

@@ -353,7 +353,7 @@ mod extension {
 }
 
 impl RawExtension {
-    /// Returns the extension header at the front of `bytes`, and its length in bytes. Returns `None` if `protocol` is
+    /// Returns the extension header at the front of `bytes` and its length in bytes. Returns `None` if `protocol` is
     /// not an extension header that can be skipped.
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;

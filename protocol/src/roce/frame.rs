@@ -244,7 +244,7 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Divides a frame with the offload [`Offload::Segmentation`] into its packets, and calls `act` with each packet's
+/// Divides a frame with the offload [`Offload::Segmentation`] into its packets and calls `act` with each packet's
 /// complete frame, in PSN order.
 ///
 /// # Errors

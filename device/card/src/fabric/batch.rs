@@ -184,7 +184,7 @@ impl TxBatch {
         self.advance(self.frames.len().saturating_sub(frames));
     }
 
-    /// Moves all frames out of the batch, and makes `memory` the batch's new buffer.
+    /// Moves all frames out of the batch and makes `memory` the batch's new buffer.
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
         frames.extend(
@@ -220,7 +220,7 @@ impl TxBatch {
         };
         let source = self.chosen_mac(&first);
         let mut run = Run { frames: 1, segment: first.len(), padding: 0, is_paddable: false };
-        // Length of the shortest frame in the run, and sum of the lengths of all frames but the last.
+        // Length of the shortest frame in the run and sum of the lengths of all frames but the last.
         let (mut shortest, mut sum, mut last) = (first.len(), 0, first.len());
         let mut checked = 0;
         for frame in self.frames.iter().skip(1).take(max_frames.saturating_sub(1)) {

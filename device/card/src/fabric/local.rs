@@ -170,7 +170,7 @@ impl Member {
         taken
     }
 
-    /// Queues a whole batch without copying it, and gives the batch another buffer. Returns false if there is no room.
+    /// Queues a whole batch without copying it and gives the batch another buffer. Returns false if there is no room.
     fn hand_over(&self, batch: &mut TxBatch) -> bool {
         let mut arrivals = self.arrivals();
         if !arrivals.have_room(batch.len(), batch.bytes()) {

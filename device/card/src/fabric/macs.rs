@@ -45,7 +45,7 @@ struct Entry<O> {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Fixed,
-    /// The MAC was learned, and was last used at this time.
+    /// The MAC was learned and was last used at this time.
     Learned(Instant),
 }
 

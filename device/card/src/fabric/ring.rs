@@ -42,7 +42,7 @@ use crate::limited;
 use crate::log_line;
 use crate::vfio::server::Listener;
 
-/// Maximum number of linked members. Each link uses the memory of two rings, and is polled before every sleep.
+/// Maximum number of linked members. Each link uses the memory of two rings and is polled before every sleep.
 const MAX_LINKS: usize = 64;
 
 /// Maximum number of connections that have not sent a hello message yet. At the limit, a new connection replaces the

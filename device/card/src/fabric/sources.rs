@@ -1,4 +1,4 @@
-//! Determines the source addresses of frames, and the owners of a network's IP addresses.
+//! Determines the source addresses of frames and the owners of a network's IP addresses.
 //!
 //! Members of `local` and `ring` networks have configured addresses. A member's frames must not have a source
 //! address that belongs to another member, whether the address was chosen by a NIC driver or by another

@@ -49,7 +49,7 @@ pub struct UdpFabric {
     losses: Losses,
     /// Maximum number of frames per send. Becomes 1 when the kernel rejects a run of frames.
     max_run: usize,
-    /// Source of random numbers for requests, and the number of requests so far.
+    /// Source of random numbers for requests and the number of requests so far.
     random: RandomState,
     requests: u64,
     stats: FabricStats,
@@ -57,7 +57,7 @@ pub struct UdpFabric {
 }
 
 impl UdpFabric {
-    /// Binds a socket to `bind` for the HCA with the MAC `own`, and adds `peers`.
+    /// Binds a socket to `bind` for the HCA with the MAC `own` and adds `peers`.
     ///
     /// # Errors
     /// Fails if the socket cannot be opened or bound, or if a peer is duplicated or has an address of a

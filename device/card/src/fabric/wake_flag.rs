@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 pub(super) struct WakeFlag<'a>(pub(super) &'a AtomicU32);
 
 impl WakeFlag<'_> {
-    /// Requests a wake-up. The caller must then check the waker's variable again, and may sleep only if it has not
+    /// Requests a wake-up. The caller must then check the waker's variable again and may sleep only if it has not
     /// changed.
     pub(super) fn request(&self) {
         self.0.store(1, Ordering::Relaxed);

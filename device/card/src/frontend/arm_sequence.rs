@@ -42,14 +42,14 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the first currently valid two-bit sequence number, and the number of valid ones that follow it.
+    /// Returns the first currently valid two-bit sequence number and the number of valid ones that follow it.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
-    /// Handles an arm request, and returns whether its sequence number is currently valid. A valid number proves that
+    /// Handles an arm request and returns whether its sequence number is currently valid. A valid number proves that
     /// software has received all events that it covers.
     pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();

@@ -257,7 +257,7 @@ pub trait Frontend: Sized + 'static {
     /// Prepares for doorbells that do not trap. Returns the part of a BAR that the client may map, or `None` if the
     /// interface must process every store. Called once, after power-on.
     ///
-    /// Once a client has mapped this range, the guest stores to it without a VM exit. The HCA polls for these stores,
+    /// Once a client has mapped this range, the guest stores to it without a VM exit. The HCA polls for these stores
     /// and may notice one late or miss one that has been overwritten. Such a doorbell is only a hint that guest memory
     /// has changed. Stores to the rest of the BAR still trap.
     fn map_doorbells(&mut self) -> Option<BarRange> {

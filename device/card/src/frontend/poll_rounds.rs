@@ -14,7 +14,7 @@ pub const POLLS_AT_ONCE: usize = 16;
 /// Maximum number of records polled at the end of a turn of the device thread.
 pub const POLLS_PER_TURN: usize = 256;
 
-/// Queues by slot, and the active rounds. A slot identifies one or more doorbells that its queues share.
+/// Queues by slot and the active rounds. A slot identifies one or more doorbells that its queues share.
 #[derive(Debug)]
 pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,

@@ -35,7 +35,7 @@ fn interval(idle: Duration) -> Duration {
     (idle / 8).clamp(SHORTEST, (idle / 100).clamp(SHORT, LONGEST))
 }
 
-/// The doorbell pages, and when to poll them.
+/// The doorbell pages and when to poll them.
 #[derive(Debug)]
 pub(super) struct Doorbells {
     /// Part of the BAR that the client may map.
@@ -182,7 +182,7 @@ mod tests {
         Instant::ZERO + Duration::from_micros(micros)
     }
 
-    /// Returns doorbells, and a client's mapping of their pages.
+    /// Returns doorbells and a client's mapping of their pages.
     fn mapped() -> (Doorbells, MmapRegion) {
         let mut doorbells = unmapped();
         let RegionFile { file, offsets } = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();

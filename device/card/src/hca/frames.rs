@@ -352,8 +352,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Resolves the destination IP address of the last frame to a MAC, and sends the frame. If the MAC is not known
-    /// yet, queues the frame in the meantime.
+    /// Resolves the destination IP address of the last frame to a MAC and sends the frame. If the MAC is not known yet,
+    /// queues the frame in the meantime.
     fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound

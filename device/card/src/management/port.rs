@@ -1,4 +1,4 @@
-//! A port's management attributes, and its subnet management agent (SMA).
+//! A port's management attributes and its subnet management agent (SMA).
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2 and 14.3; mthca interface, section 8.5.

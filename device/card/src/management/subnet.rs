@@ -138,8 +138,8 @@ impl Subnet {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
-    /// Handles a response to one of this module's requests, and returns the next request. A response is accepted only
-    /// once, and only from the HCA that was queried. It triggers at most one request so that no peer can make this HCA
+    /// Handles a response to one of this module's requests and returns the next request. A response is accepted only
+    /// once and only from the HCA that was queried. It triggers at most one request so that no peer can make this HCA
     /// send more than the peer itself sends.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);

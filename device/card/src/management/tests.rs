@@ -61,8 +61,8 @@ fn outputs(management: &mut Management) -> Vec<Output> {
     std::iter::from_fn(|| management.poll_output()).collect()
 }
 
-/// Sends a MAD to the subnet manager's LID. Returns the MADs that the guest receives. Ignores the frames of a sweep,
-/// and panics on any other output.
+/// Sends a MAD to the subnet manager's LID. Returns the MADs that the guest receives. Ignores the frames of a sweep and
+/// panics on any other output.
 fn ask(management: &mut Management, qp: Qpn, mad: Mad) -> Vec<Mad> {
     let addresses = alone(management.lid());
     ask_with_addresses(&addresses, management, qp, mad)

@@ -287,7 +287,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
-    /// Executes `op` on the 64-bit word at `at`, and returns the word's original value.
+    /// Executes `op` on the 64-bit word at `at` and returns the word's original value.
     ///
     /// # Errors
     /// Fails as `check` does for [`Access::RemoteAtomic`], or with [`AccessError::Unmapped`] if the word cannot be

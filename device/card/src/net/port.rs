@@ -141,7 +141,7 @@ impl Port {
         self.link
     }
 
-    /// Sets the state of the link, and counts each change from up to down.
+    /// Sets the state of the link and counts each change from up to down.
     pub fn set_link(&mut self, link: Link) {
         self.stats.link_downed += u64::from(self.link.is_up() && !link.is_up());
         self.link = link;
@@ -235,8 +235,8 @@ impl Port {
         }
     }
 
-    /// Counts a frame for the NIC, and returns whether it is accepted. Unless loopback is enabled, frames from the
-    /// NIC's own MAC are rejected: they are reflected multicasts, or come from a host with the same MAC.
+    /// Counts a frame for the NIC and returns whether it is accepted. Unless loopback is enabled, frames from the NIC's
+    /// own MAC are rejected: they are reflected multicasts, or come from a host with the same MAC.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
@@ -361,7 +361,7 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric, and may lack its
+    /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric and may lack its
     /// ICRC.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let accepted = self.accepted_own.as_ref();

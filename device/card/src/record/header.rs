@@ -11,7 +11,7 @@ pub(super) const MAGIC: [u8; 8] = *b"HCADREC\n";
 /// Version of the recording format that this version of hcad reads and writes.
 pub const FORMAT: u32 = 1;
 
-/// Identifies the recorded device, and the version of hcad that recorded it.
+/// Identifies the recorded device and the version of hcad that recorded it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub format: u32,

@@ -111,7 +111,7 @@ impl Queue {
         fits
     }
 
-    /// Appends the last entry, and waits at most `timeout` for it to be written. Returns false on timeout.
+    /// Appends the last entry and waits at most `timeout` for it to be written. Returns false on timeout.
     pub(super) fn close(&self, ending: Ending, timeout: Duration) -> bool {
         let mut state = self.lock();
         if state.phase == Phase::Open {

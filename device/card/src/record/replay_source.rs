@@ -1,4 +1,4 @@
-//! Replays a device's recorded inputs, and compares its outputs with the recorded ones.
+//! Replays a device's recorded inputs and compares its outputs with the recorded ones.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Queue pairs, completion queues and work requests. The driver creates the queues through the control queue, and
+//! Queue pairs, completion queues and work requests. The driver creates the queues through the control queue and
 //! encodes work requests as the user-space provider does.
 
 use std::collections::BTreeMap;

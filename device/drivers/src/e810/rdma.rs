@@ -139,7 +139,7 @@ impl<B: Bus> Driver<B> {
         Performed { error, completion }
     }
 
-    /// Executes an operation that must succeed, and returns its result.
+    /// Executes an operation that must succeed and returns its result.
     ///
     /// # Panics
     /// Panics if the operation fails.

@@ -85,7 +85,7 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages of each table. The EQ table
+    /// Issues INIT_HCA with the table sizes of the public driver and maps `pages` pages of each table. The EQ table
     /// needs only one page.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());

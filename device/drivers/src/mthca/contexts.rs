@@ -37,7 +37,7 @@ pub struct Mpt {
     pub flags: u32,
     /// Log2 of the page size in bytes, minus 12.
     pub log_pages: u32,
-    /// The region's index in the low bits, and its generation in the bits above the index.
+    /// The region's index in the low bits and its generation in the bits above the index.
     pub key: u32,
     pub pd: u32,
     pub start: u64,

@@ -56,7 +56,7 @@ fn execute(state: &mut State, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
         Ok(()) => limited!(debug, command = name, "command completed"),
-        // Log at debug level only: drivers probe for optional commands, and read past the end of the flash to find its
+        // Log at debug level only: drivers probe for optional commands and read past the end of the flash to find its
         // size.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
             limited!(debug, command = name, "command completed with status: {error}");

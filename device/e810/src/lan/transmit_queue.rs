@@ -301,7 +301,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the frame's descriptors with the RS bit as done, and returns their number.
+    /// Marks the frame's descriptors with the RS bit as done and returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

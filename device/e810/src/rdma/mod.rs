@@ -1,7 +1,7 @@
 //! The RDMA half of the function: its control queue (CQP) and all objects created through it.
 //!
 //! [`cqp`] fetches operations, and [`dispatch`] passes each operation to the module that owns the affected object. On
-//! silicon, the host provides memory for object contexts (HMC). This device keeps the contexts itself, and reads only
+//! silicon, the host provides memory for object contexts (HMC). This device keeps the contexts itself and reads only
 //! page lists from host memory ([`hmc`]). All objects are dropped when the control queue is destroyed, and on every
 //! reset.
 //!

@@ -39,7 +39,7 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    /// Executes "Scheduler node". Returns the queue set handle of an added leaf, and 0 in all other cases.
+    /// Executes "Scheduler node". Returns the queue set handle of an added leaf and 0 in all other cases.
     ///
     /// # Errors
     /// `Exists` if the node to add already exists, `NoObject` if the node or its parent is unknown or the

@@ -17,7 +17,7 @@ pub(super) use self::registers::{View, read, write};
 
 #[derive(Debug, Default)]
 pub(super) struct Strict {
-    /// Set when the driver posts commands, and cleared when the driver reads the head.
+    /// Set when the driver posts commands and cleared when the driver reads the head.
     head_unread: bool,
     /// Locks held by the driver, at most three.
     locks: Vec<ResourceId>,

@@ -259,8 +259,8 @@ impl AckTimeout {
     }
 }
 
-/// Attributes of a QP that software controls. A front-end keeps its own QP context, and derives these attributes from
-/// it on each modification.
+/// Attributes of a QP that software controls. A front-end keeps its own QP context and derives these attributes from it
+/// on each modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.

@@ -7,7 +7,7 @@
 //!
 //! - Replies go to the connection's address, never to an address taken from a packet.
 //! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
-//! - The responses to a READ carry only the requested bytes, and are sent only if the key permits the access. If a READ
+//! - The responses to a READ carry only the requested bytes and are sent only if the key permits the access. If a READ
 //!   is repeated while its responses are being sent, they restart instead of being sent twice.
 //! - Datagrams, and packets that no QP accepts, are never replied to.
 //!

@@ -12,7 +12,7 @@
 //!
 //! Each message type has exactly the fields that its unit may read ([`CtxMgt::read`]). Messages are the only way for a
 //! unit to read key data, so a read that the document forbids does not compile. A unit's write changes the key data
-//! immediately, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
+//! immediately and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back
 //! always writes the latest value. A turn is one pass of the device's event loop.
 //!
 //! ```text

@@ -211,7 +211,7 @@ fn user_link_is_followed_only_once() {
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
     assert_eq!(bench.mem.get::<8>(0), [0; 8]);
-    // The library reuses the slot for the last WQE of a batch, and leaves the slot's first eight bytes unchanged.
+    // The library reuses the slot for the last WQE of a batch and leaves the slot's first eight bytes unchanged.
     bench.ring_doorbell(64, SEND, 2);
     assert_eq!(bench.next_offset(), 0);
     assert_eq!(bench.next(), Fetch::Empty);

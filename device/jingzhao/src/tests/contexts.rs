@@ -358,7 +358,7 @@ fn nonzero_p_key_index_is_rejected() {
         }
         machine.ok(Op::Rst2Init, 0, QPN, &rts());
         let mut inbox = rts();
-        // Set PKEY_INDEX in the opt_param_mask, and select index 1.
+        // Set PKEY_INDEX in the opt_param_mask and select index 1.
         (inbox[3], inbox[PKEY_INDEX]) = (1 << 4, 1);
         assert_eq!(machine.command(Op::Init2Rtr, 0, QPN, &inbox), refused);
         assert_eq!(query(&mut machine, QPN)[8] >> 4, 1);

@@ -371,7 +371,7 @@ fn datagrams_to_shared_lid_reach_default_peer() {
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
 }
 
-/// The driver sets mtu_msgmax to ABh: a path MTU of 4096 bytes, and a maximum message length of half that size.
+/// The driver sets mtu_msgmax to ABh: a path MTU of 4096 bytes and a maximum message length of half that size.
 #[test]
 fn datagram_length_is_limited_only_by_mtu() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });

@@ -105,7 +105,7 @@ fn object_beyond_device_capacity_is_rejected() {
     refused(&mut machine, Op::Sw2HwCq, 0x21, &cqc(0x21, 1, 5).emit(), "limit of CQs reached at index 0x21");
 }
 
-/// The device does not need memory for a protection domain, and compares all 32 bits of its number.
+/// The device does not need memory for a protection domain and compares all 32 bits of its number.
 #[test]
 fn protection_domain_beyond_reported_count_works() {
     let mut machine = initialised(options(r#"{"max_pds": 4}"#));

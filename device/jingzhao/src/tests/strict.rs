@@ -100,7 +100,7 @@ fn reset_qp(machine: &mut Machine) {
     machine.ok(Op::ToRst, 3, QP, &[]);
 }
 
-/// A rule, and a function that violates it.
+/// A rule and a function that violates it.
 type Case = (&'static Rule, fn(&mut Machine));
 
 /// At least one case per rule.

@@ -24,7 +24,7 @@ pub(super) fn dealloc(call: Call<'_, '_>, set: CounterSet) -> Result<Output, Rej
     removed.map(|_| nothing()).ok_or_else(|| Check::CounterSet.rejects(set.get()))
 }
 
-/// Returns the counters in a set, and clears them if the command requests it.
+/// Returns the counters in a set and clears them if the command requests it.
 pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output, Rejection> {
     let counters = call.resources.counter_sets.get_mut(query.set.get().into());
     let counters = counters.ok_or_else(|| Check::CounterSet.rejects(query.set.get()))?;

@@ -20,7 +20,7 @@ pub struct Change<'a> {
     pub context: MkeyContext,
     /// New entries for part of the translation list. `None` keeps the list.
     pub list: Option<&'a [u8]>,
-    /// Whether the request may change a key in any protection domain, and may move it to another one.
+    /// Whether the request may change a key in any protection domain and may move it to another one.
     pub any_pd: bool,
     /// Whether the request may map guest pages. If not, a key with a page list can only be invalidated.
     pub maps_pages: bool,

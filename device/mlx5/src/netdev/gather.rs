@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::mkey::Mkeys;
 
-/// Data of a frame, and the position of the next byte to read.
+/// Data of a frame and the position of the next byte to read.
 ///
 /// Bound: a WQE has at most 62 pieces.
 #[derive(Debug)]

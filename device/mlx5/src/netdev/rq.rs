@@ -202,7 +202,7 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive, and returns the contents of its CQE. If the receive is consumed,
+    /// Writes a frame to the next posted receive and returns the contents of its CQE. If the receive is consumed,
     /// `observe` is called with its counter and buffers.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ pub struct Link {
 }
 
 impl Resources {
-    /// Returns the TIRs that receive a frame, and counts the frame in the flow counters of the entries that it matched.
+    /// Returns the TIRs that receive a frame and counts the frame in the flow counters of the entries that it matched.
     pub fn steer(&mut self, frame: &[u8], layers: &Layers) -> Deliveries {
         let verdict = self.steering.evaluate(frame, layers);
         self.steering.count(&verdict, frame.len());

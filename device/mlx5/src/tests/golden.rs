@@ -1,4 +1,4 @@
-//! Replays recordings of a guest, and compares every command output and queue entry from the device with them.
+//! Replays recordings of a guest and compares every command output and queue entry from the device with them.
 //!
 //! [`expected`] and [`queues::comparable`] adjust the recording where this device deliberately differs from the
 //! recorded one. GUIDs, the subnet manager's LID and the node description also differ, as they identify the node.
@@ -261,7 +261,7 @@ impl Session<'_> {
     }
 }
 
-/// Replays all traces, and returns the number of commands in each.
+/// Replays all traces and returns the number of commands in each.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();

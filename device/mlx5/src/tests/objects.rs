@@ -149,7 +149,7 @@ fn modify_cq_changes_only_selected_fields() {
     assert_eq!(driver.rejected(&Command::ModifyCq(unknown, Pages::default())), Check::CqChange);
 }
 
-/// Section 9.5, and section 20, M-30: a resize fails if the unread entries do not fit in the new ring.
+/// Section 9.5 and section 20, M-30: a resize fails if the unread entries do not fit in the new ring.
 #[test]
 fn resized_cq_keeps_producer_index() {
     const NEW: u64 = 0x41_0000;

@@ -55,7 +55,7 @@ fn mad_ifc_rejects_other_management_classes() {
     assert_eq!(Check::Mad.status().code(), 0x30);
 }
 
-/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. Even for an invalid block, the command itself
+/// The port has eight GIDs in one block and 128 P_Keys in four blocks. Even for an invalid block, the command itself
 /// succeeds, and the response MAD reports the error.
 #[test]
 fn gid_and_pkey_block_limits_are_enforced() {

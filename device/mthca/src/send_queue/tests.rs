@@ -55,7 +55,7 @@ fn doorbell(first: u16, count: u8, opcode: u8, len: usize) -> SendDoorbell {
     SendDoorbell { count, first, fence: false, opcode, qpn: Qpn::new(0x14), size }
 }
 
-/// Fetches WQEs until the queue is empty, and returns the offset and opcode of each.
+/// Fetches WQEs until the queue is empty and returns the offset and opcode of each.
 fn drain(queue: &mut SendQueue, mem: &Region) -> Vec<(u32, u8)> {
     std::iter::from_fn(|| match queue.take(mem) {
         Fetch::Ready(taken) => Some((taken.tag.wqe(), taken.tag.opcode())),

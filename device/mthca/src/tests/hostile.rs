@@ -19,7 +19,7 @@ enum Act {
     Ring { first: u16, count: u8, opcode: u8, size: u8 },
     /// Issues a command with the current contents of the inbox.
     Command { op: usize, op_modifier: u32, in_modifier: u32, immediate: Option<u64> },
-    /// Exchanges frames, and advances the clock to the next deadline.
+    /// Exchanges frames and advances the clock to the next deadline.
     Wait,
 }
 

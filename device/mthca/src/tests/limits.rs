@@ -245,7 +245,7 @@ fn reported_responder_depth_is_not_enforced() {
     assert_eq!(syndromes(&a.reap()), [0; 8]);
 }
 
-/// Issues a Get for one block of a table, and returns the status of the response.
+/// Issues a Get for one block of a table and returns the status of the response.
 fn block_status(driver: &mut Driver, attribute: u16, block: u32) -> u16 {
     driver.ok(MAD_IFC | 0x3000, &get(1, attribute, block), 1);
     u16::from_be_bytes(driver.peek(OUTBOX + 4, 2).try_into().unwrap())

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Executes SW2HW_MPT for the region of EQ 4 in MPT slot 0x14, and returns the status.
+/// Executes SW2HW_MPT for the region of EQ 4 in MPT slot 0x14 and returns the status.
 fn queue(driver: &mut Driver, mpt: &Mpt) -> u8 {
     driver.with_inbox(0x00d, &mpt.bytes(), 0x14)
 }

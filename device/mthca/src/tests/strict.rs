@@ -141,13 +141,13 @@ fn begin(user: &mut User, qpc: &Qpc) {
     user.ok(op, &modify(named, &image), OTHER);
 }
 
-/// Resets the device, and issues the firmware commands that must precede INIT_HCA.
+/// Resets the device and issues the firmware commands that must precede INIT_HCA.
 fn firmware(user: &mut User) {
     user.write(RESET, 1);
     replay(user, "fff 0 01 0 0\nff6 0 00");
 }
 
-/// A rule, and a function that violates it. The second user is the peer of the first.
+/// A rule and a function that violates it. The second user is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// Test cases, at least one for each rule.

@@ -1,4 +1,4 @@
-//! Checks shared receive queues, and tracks which QP fetched which request.
+//! Checks shared receive queues and tracks which QP fetched which request.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.2.9.

@@ -1,4 +1,4 @@
-//! Draws a pair's fault script, and schedules its actions.
+//! Draws a pair's fault script and schedules its actions.
 
 use protocol::ids::Pkey;
 use rand::RngExt;

@@ -1,4 +1,4 @@
-//! Numbers the XRC SRQs on each node, and draws an SRQ for each XRC request.
+//! Numbers the XRC SRQs on each node and draws an SRQ for each XRC request.
 
 use protocol::ids::{Pdn, Srqn};
 use rand::RngExt;

@@ -39,7 +39,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts the command, and the threads that send its output and exit status to the host.
+    /// Starts the command and the threads that send its output and exit status to the host.
     ///
     /// # Errors
     /// Fails if the command cannot be started.

@@ -126,7 +126,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits for the program to exit, and kills it after `limit`.
+    /// Waits for the program to exit and kills it after `limit`.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;

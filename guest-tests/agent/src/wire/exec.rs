@@ -175,7 +175,7 @@ pub trait Frame: Sized {
     }
 }
 
-/// Parses a header, and returns the kind and the payload length.
+/// Parses a header and returns the kind and the payload length.
 ///
 /// # Errors
 /// Fails if the length exceeds [`MAX_PAYLOAD`].

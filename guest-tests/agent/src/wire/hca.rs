@@ -33,7 +33,7 @@ pub enum HcrBase {
     Document,
 }
 
-/// Sizes of the tables in ICM, and the mapping of their pages.
+/// Sizes of the tables in ICM and the mapping of their pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IcmOptions {

@@ -12,8 +12,8 @@ use super::{MrId, QpId, Remote};
 pub struct PingPong {
     /// Queue pair, which must be in state RTS.
     pub qp: QpId,
-    /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before the step, and is 0
-    /// again afterwards.
+    /// Region whose first `len` bytes the peer writes. The last of these bytes must be 0 before the step and is 0 again
+    /// afterwards.
     pub mr: MrId,
     /// The corresponding bytes in the peer's region.
     pub remote: Remote,

@@ -41,7 +41,7 @@ pub struct CopyByWrite {
     /// Number of WRITE requests.
     pub parts: u32,
     pub seed: u64,
-    /// Whether to request an interrupt for the completion, and wait for it.
+    /// Whether to request an interrupt for the completion and wait for it.
     pub interrupt: bool,
 }
 
@@ -55,8 +55,8 @@ pub struct Mlx5Copied {
     pub interrupts: u64,
 }
 
-/// Writes `count` messages from one half of the copy buffer to the other half, and measures the time. Each batch has
-/// one doorbell and one completion, and up to two batches are outstanding.
+/// Writes `count` messages from one half of the copy buffer to the other half and measures the time. Each batch has one
+/// doorbell and one completion, and up to two batches are outstanding.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamWrites {
@@ -73,7 +73,7 @@ pub struct Mlx5Streamed {
     pub elapsed_ns: u64,
 }
 
-/// Writes one message at a time, and measures the time from the doorbell until the driver finds the last byte at the
+/// Writes one message at a time and measures the time from the doorbell until the driver finds the last byte at the
 /// destination.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -114,7 +114,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Loads the drivers, and checks that the port becomes active, that interrupts arrive through the ITS, and that a
+    /// Loads the drivers and checks that the port becomes active, that interrupts arrive through the ITS, and that a
     /// BAR is in the range for 64-bit BARs.
     async fn binds(&mut self, id: u16, card: &Card) -> Result<()> {
         let modules = card.kind.modules();

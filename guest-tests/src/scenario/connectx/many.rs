@@ -27,7 +27,7 @@ const BOND: u16 = 100;
 const DHCP: &str = "10.83.0";
 /// Timeout for a program or a state change in emulated guests.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Number of echo requests during a failover, and the minimum number of replies. The bond polls its links ten times a
+/// Number of echo requests during a failover and the minimum number of replies. The bond polls its links ten times a
 /// second.
 const ECHOES: u32 = 150;
 const LEAST_REPLIES: u32 = 120;

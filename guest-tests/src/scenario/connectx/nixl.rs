@@ -1,7 +1,7 @@
 //! Tests NIXL, a library that moves data between inference servers. Its bundled UCX runs over two ConnectX cards, each
 //! with an Ethernet port. NIXL's example connects two agents in one guest, and the lab's program connects two guests.
 //!
-//! NIXL's UCX is newer than Debian's, and uses its own copies of libibverbs and libmlx5.
+//! NIXL's UCX is newer than Debian's and uses its own copies of libibverbs and libmlx5.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::scenario::nic::roce;
 use crate::scenario::nic::station::{Station, load};
 use crate::tools::await_text;
 
-/// The driver's module, and modules for the tools.
+/// The driver's module and modules for the tools.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// How long the port may take to become active after the driver starts or the device is reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);

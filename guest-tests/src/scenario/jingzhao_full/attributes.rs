@@ -187,7 +187,7 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
 }
 
 /// Checks the public driver's mask, in which bit 11 is the port and bit 6 the RNR timer (section 10.4). The driver
-/// sends the whole context with every command, and always sets the retry counts and the timeout to zero.
+/// sends the whole context with every command and always sets the retry counts and the timeout to zero.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;

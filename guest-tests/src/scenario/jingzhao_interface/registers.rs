@@ -1,4 +1,4 @@
-//! Registers, and contexts in the memory mapped for the device. Section numbers refer to the JingZhao interface.
+//! Registers and contexts in the memory mapped for the device. Section numbers refer to the JingZhao interface.
 
 use agent::wire::{
     ContextTable, HcrBase, Hex, MmioRead, MmioWidth, MmioWrite, OutParam, RawCommand, ReadContext, Region,

@@ -215,8 +215,8 @@ async fn no_receive(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a receive request that is too small for a message does not complete, and is used for the next
-/// message instead (J-46).
+/// Checks that a receive request that is too small for a message does not complete and is used for the next message
+/// instead (J-46).
 async fn too_small(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     link.buffers.prepare(pair, 5000).await?;

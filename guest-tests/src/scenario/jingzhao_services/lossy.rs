@@ -140,7 +140,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.destroy(pair).await
 }
 
-/// Sends numbered messages of five packets each under loss, and checks those that arrive. The immediate data holds the
+/// Sends numbered messages of five packets each under loss and checks those that arrive. The immediate data holds the
 /// message number.
 async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;

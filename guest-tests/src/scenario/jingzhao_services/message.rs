@@ -29,7 +29,7 @@ impl Buffers {
         Ok(Self { direction, source, sink, seed: 0 })
     }
 
-    /// Fills the source buffer with new content for a message of `len` bytes, and resets the destination buffer.
+    /// Fills the source buffer with new content for a message of `len` bytes and resets the destination buffer.
     pub(super) async fn prepare(&mut self, pair: &mut Pair, len: u32) -> Result<()> {
         self.seed += 1;
         let (sender, receiver) = pair.towards(self.direction);

@@ -1,7 +1,7 @@
 //! Runs a driver with planted bugs and checks that each causes exactly the expected violation reports.
 //!
-//! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver, and performs
-//! the same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the
+//! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver and performs the
+//! same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the
 //! device and then makes a single mistake.
 
 use std::collections::BTreeMap;

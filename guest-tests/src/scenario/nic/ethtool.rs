@@ -26,7 +26,7 @@ pub(super) const OFFLOADS: &[(&str, &str)] = &[
 /// Selftests in `ethtool -t` that must pass.
 const SELF_TESTS: &[&str] = &["Link Test", "Speed Test", "Health Test", "Loopback Test"];
 
-/// Number of flows, and number of datagrams per flow.
+/// Number of flows and number of datagrams per flow.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 8;
 /// Maximum number of other packets, such as pings, that may arrive while the flows are counted.

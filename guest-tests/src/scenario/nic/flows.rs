@@ -57,7 +57,7 @@ async fn interrupts(station: &mut Station) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// Sends `datagrams` datagrams to guest `b` in each of `flows` flows with random source ports, and waits until all
+/// Sends `datagrams` datagrams to guest `b` in each of `flows` flows with random source ports and waits until all
 /// datagrams have arrived.
 pub(super) async fn send(a: &mut Station, b: &Station, flows: u32, datagrams: u32) -> Result<()> {
     send_to(a, b, PORT, flows, datagrams).await

@@ -89,7 +89,7 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/hds.py hds.set_hds_disable"],
         nics: &["connectx"],
         kernel: "",
-        // See rings_fill_reply in net/ethtool/rings.c, and _hds_reset in hds.py.
+        // See rings_fill_reply in net/ethtool/rings.c and _hds_reset in hds.py.
         reason: "the clean-up reads tcp-data-split, which the kernel omits while the user has not set it",
     },
     Known {
@@ -166,7 +166,7 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["connectx"],
         kernel: "",
-        // See mlx5e_get_queue_stats_rx in mlx5/core/en_main.c, and mlx5e_complete_rx_cqe in mlx5/core/en_rx.c.
+        // See mlx5e_get_queue_stats_rx in mlx5/core/en_main.c and mlx5e_complete_rx_cqe in mlx5/core/en_rx.c.
         reason: "the driver does not count packets that XDP drops or sends in the queue's statistics",
     },
     Known {

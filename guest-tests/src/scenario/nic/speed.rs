@@ -212,7 +212,7 @@ struct Results {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
-    /// CPU time used in all rounds, and the number of round trips in them.
+    /// CPU time used in all rounds and the number of round trips in them.
     taken: CpuTime,
     round_trips: f64,
 }

@@ -52,8 +52,7 @@ async fn talk(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     Ok(())
 }
 
-/// Checks service tags, and customer tags inside service tags. The kernel, not the NIC, inserts and strips service
-/// tags.
+/// Checks service tags and customer tags inside service tags. The kernel, not the NIC, inserts and strips service tags.
 pub(super) async fn service(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for station in [&mut *a, &mut *b] {
         add(station, "802.1ad", SERVICE, "").await?;

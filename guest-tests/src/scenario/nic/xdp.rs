@@ -22,7 +22,7 @@ pub(super) const SOCKET_LIMIT: Duration = Duration::from_secs(400);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Number of flows, and number of datagrams per flow.
+/// Number of flows and number of datagrams per flow.
 const FLOWS: u32 = 32;
 const DATAGRAMS: u32 = 8;
 /// Number of echo requests for AF_XDP.

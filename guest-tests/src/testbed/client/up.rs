@@ -173,7 +173,7 @@ impl Leased {
         }
     }
 
-    /// Performs all checks that are possible before booting, and starts the supervisor.
+    /// Performs all checks that are possible before booting and starts the supervisor.
     async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
         wanted.check()?;
         let progress = Line::begin(wanted.choice.name());

@@ -1,4 +1,4 @@
-//! Completion queue contexts (CQC), and the mailbox of RESIZE_CQ.
+//! Completion queue contexts (CQC) and the mailbox of RESIZE_CQ.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.11 and 4.4.

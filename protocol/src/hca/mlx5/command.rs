@@ -160,7 +160,7 @@ impl Slot {
     /// The only valid kind of slot.
     pub const KIND: u8 = 7;
 
-    /// Checks the slot, and returns the lengths of its input and output in bytes.
+    /// Checks the slot and returns the lengths of its input and output in bytes.
     ///
     /// # Errors
     /// Fails if the driver owns the slot, its kind is unknown, or a length is out of range.

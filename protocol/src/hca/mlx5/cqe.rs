@@ -305,7 +305,7 @@ impl Cqe {
         }
     }
 
-    /// Returns a whole entry in wire format, and its length. Bytes outside [`Fields`] are zero.
+    /// Returns a whole entry in wire format and its length. Bytes outside [`Fields`] are zero.
     pub fn emit_entry(&self, size: CqeSize, owner: bool) -> ([u8; 2 * LEN], usize) {
         let mut entry = [0; 2 * LEN];
         let at = size.fields_at();

@@ -1,4 +1,4 @@
-//! Doorbells in UAR pages, and doorbell records in guest memory.
+//! Doorbells in UAR pages and doorbell records in guest memory.
 //!
 //! # Spec
 //! mlx5 interface, section 7.

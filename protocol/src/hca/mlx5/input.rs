@@ -1,4 +1,4 @@
-//! Command inputs. [`Command`] has one variant per command, and also describes command outputs for traces.
+//! Command inputs. [`Command`] has one variant per command and also describes command outputs for traces.
 //!
 //! # Spec
 //! mlx5 interface, section 5.

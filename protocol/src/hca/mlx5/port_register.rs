@@ -7,8 +7,8 @@ use super::code::codes;
 use crate::layout;
 
 layout! {
-    /// Contents of the PMTU register. Lengths are in bytes, and include 22 bytes for the Ethernet header, a VLAN tag
-    /// and the frame check sequence.
+    /// Contents of the PMTU register. Lengths are in bytes and include 22 bytes for the Ethernet header, a VLAN tag and
+    /// the frame check sequence.
     pub struct Pmtu[16] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

@@ -1,4 +1,4 @@
-//! Queue pair contexts, and the commands that carry them.
+//! Queue pair contexts and the commands that carry them.
 //!
 //! [`super::transition`] defines how commands change a context.
 //!

@@ -1,4 +1,4 @@
-//! Command status codes, and errors in command inputs.
+//! Command status codes and errors in command inputs.
 //!
 //! # Spec
 //! mlx5 interface, section 3.3.

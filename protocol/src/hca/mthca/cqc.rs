@@ -1,4 +1,4 @@
-//! Completion queue contexts (CQC), and the inbox of RESIZE_CQ.
+//! Completion queue contexts (CQC) and the inbox of RESIZE_CQ.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 and 6.4.

@@ -1,4 +1,4 @@
-//! Doorbells in UAR pages, and doorbell records in the ICM.
+//! Doorbells in UAR pages and doorbell records in the ICM.
 //!
 //! # Spec
 //! mthca interface, section 5.

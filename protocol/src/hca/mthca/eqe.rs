@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(event.emit(), expected, "{event:?}");
     }
 
-    /// Examples from section 13.3: the completion of the first NOP, and the port becoming active.
+    /// Examples from section 13.3: the completion of the first NOP and the port becoming active.
     #[test]
     fn emitted_eqes_match_published_bytes() {
         check(Eqe::Command { token: 0x20, status: 0, out_param: 0 }, &[(1, 0x0a), (7, 0x20)]);

@@ -1,4 +1,4 @@
-//! QP paths, and address vectors for datagrams. Both contain an [`Address`].
+//! QP paths and address vectors for datagrams. Both contain an [`Address`].
 //!
 //! # Spec
 //! mthca interface, sections 6.5 (path) and 6.8 (address vector).

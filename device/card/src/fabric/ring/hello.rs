@@ -68,11 +68,11 @@ pub(super) struct Hello {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The sender has created the shared memory for the rings, and passes its memfd.
+    /// The sender has created the shared memory for the rings and passes its memfd.
     Memory { len: RingLen, memfd: OwnedFd },
     /// The sender has no link to the receiver and requests one.
     Call,
-    /// Answers a call, and challenges the caller to prove that it owns the socket for its MAC address.
+    /// Answers a call and challenges the caller to prove that it owns the socket for its MAC address.
     Answer,
 }
 

@@ -117,8 +117,8 @@ impl Link {
         }
     }
 
-    /// Publishes the pushed frames, and wakes the other side if it is sleeping. Returns whether the other side
-    /// was woken.
+    /// Publishes the pushed frames and wakes the other side if it is sleeping. Returns whether the other side was
+    /// woken.
     pub(super) fn publish(&mut self) -> bool {
         let woken = std::mem::take(&mut self.unpublished) && self.producer.publish();
         if woken {
@@ -138,7 +138,7 @@ impl Link {
         self.consumer.has_frames()
     }
 
-    /// Appends the frames that have arrived, and releases their space.
+    /// Appends the frames that have arrived and releases their space.
     pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), LinkError> {
         self.consumer.take(batch, max_frames)?;
         if self.consumer.release() {

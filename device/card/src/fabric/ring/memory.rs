@@ -290,7 +290,7 @@ impl Consumer {
         self.ring.counter(HEAD_AT).load(Ordering::Relaxed) != self.tail
     }
 
-    /// Appends up to `max_frames` frames to `batch`, and stops at the first one that does not fit.
+    /// Appends up to `max_frames` frames to `batch` and stops at the first one that does not fit.
     ///
     /// # Errors
     /// Fails with a [`RingError`] if a value in the shared memory is invalid. Frames appended before the error are

@@ -35,7 +35,7 @@ pub struct GroupRow {
     pub members: Vec<u32>,
 }
 
-/// The control queue (CQP), and counts of the objects created through it.
+/// The control queue (CQP) and counts of the objects created through it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlRow {
     /// State of the queue.

@@ -258,7 +258,7 @@ impl Row for RuleRow {
     }
 }
 
-/// Formats the listed VSIs of a rule, and the number of VSIs that are not listed.
+/// Formats the listed VSIs of a rule and the number of VSIs that are not listed.
 fn vsis(row: &RuleRow) -> String {
     let listed = row.vsis.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     match row.vsi_count.saturating_sub(row.vsis.len()) {

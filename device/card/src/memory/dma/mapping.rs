@@ -1,4 +1,4 @@
-//! Mappings of the client's files, and the handling of lost pages.
+//! Mappings of the client's files and the handling of lost pages.
 //!
 //! The client may truncate a file. When a page of a sparse file is touched for the first time, the file system may be
 //! full, or no huge page may be left. In each of these cases, the kernel raises SIGBUS during an access. At the first
@@ -219,7 +219,7 @@ fn replace(slot: &Slot, address: usize) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let fixed = MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes are
-    // accessed only through volatile operations, and may change at any time.
+    // accessed only through volatile operations and may change at any time.
     unsafe {
         // Release the pages in pieces first. This shortens the call below, during which other threads cannot map
         // memory. A huge page that is longer than a piece is not released early, which is harmless.
@@ -257,7 +257,7 @@ mod tests {
         let mapping = Mapping::new(&file, 0x3000, 0x1000, true).unwrap();
         let bytes = mapping.slice(0x1000, 16).unwrap();
         bytes.write_slice(&[1; 16], 0).unwrap();
-        // SAFETY: the mapping belongs to this test, and is replaced entirely.
+        // SAFETY: the mapping belongs to this test and is replaced entirely.
         unsafe { put_file(mapping.region.as_ptr().cast(), 0x3000) }.unwrap();
         let mut found = [7; 16];
         bytes.read_slice(&mut found, 0).unwrap();

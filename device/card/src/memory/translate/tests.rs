@@ -465,7 +465,7 @@ mod cached_translations {
         assert_eq!(byte(&access, read), Err(AccessError::Unmapped));
     }
 
-    /// The E810's page lists are in guest memory, and can change without the device noticing.
+    /// The E810's page lists are in guest memory and can change without the device noticing.
     #[test]
     fn guest_page_table_is_not_cached() {
         let (keys, dma) = (table([region()]), memory());

@@ -34,7 +34,7 @@ const LIST_LEN: u64 = 512;
 /// registration over an implicit region. The limit also ends the look-up in a list that contains its own key.
 const MAX_NESTING: usize = 4;
 
-/// Maximum number of list entries that one access may read. This limits an access to a fraction of a second, and is
+/// Maximum number of list entries that one access may read. This limits an access to a fraction of a second and is
 /// enough for two nested lists of 2^20 entries each.
 const MAX_ENTRIES: u32 = 1 << 21;
 

@@ -1,4 +1,4 @@
-//! ARP and IPv6 neighbour discovery: sends requests, and replies to those of other hosts.
+//! ARP and IPv6 neighbour discovery: sends requests and replies to those of other hosts.
 
 use std::net::IpAddr;
 

@@ -81,7 +81,7 @@ impl Neighbours {
         self.entries.len() > self.dynamic_count
     }
 
-    /// Looks up the MAC of `ip`, and returns whether to send a request.
+    /// Looks up the MAC of `ip` and returns whether to send a request.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
         match self.entries.get_mut(&ip) {

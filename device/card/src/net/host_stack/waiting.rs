@@ -33,7 +33,7 @@ impl Waiting {
         lost
     }
 
-    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old, and returns their
+    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old and returns their
     /// number.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> usize {
         let mut lost = 0;

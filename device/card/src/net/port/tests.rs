@@ -66,7 +66,7 @@ fn answers(port: &mut Port, frames: &[Vec<u8>]) -> Vec<(MacAddr, Vec<u8>)> {
     out.iter().map(|(dst, frame)| (dst, frame.to_vec())).collect()
 }
 
-/// Returns why a frame is dropped, and asserts that it is not answered.
+/// Returns why a frame is dropped and asserts that it is not answered.
 fn drop_reason(frame: Vec<u8>) -> DropReason {
     let mut port = port();
     assert_eq!(answers(&mut port, &[frame]), []);

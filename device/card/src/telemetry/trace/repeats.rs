@@ -69,7 +69,7 @@ struct Counted {
 }
 
 impl Repeats {
-    /// Counts an event, and returns whether to write its record. The first event starts a period.
+    /// Counts an event and returns whether to write its record. The first event starts a period.
     pub(super) fn admit(&mut self, now: Instant, group: Group) -> bool {
         self.ends.get_or_insert(now + PERIOD);
         let is_full = self.groups.len() >= MAX_GROUPS;

@@ -115,7 +115,7 @@ impl Listener {
     pub fn bind_for(path: &Path, access: Access) -> Result<Self, ListenError> {
         let bind_error = |error| ListenError::Bind { path: path.to_path_buf(), error };
         // Two processes that find the same stale file must not both replace it: the second process must find the
-        // first's socket. The lock is on the directory, and does not leave a file behind.
+        // first's socket. The lock is on the directory and does not leave a file behind.
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),

@@ -262,7 +262,7 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Describes a region, and returns its file if the client may map it. If any region can be mapped, QEMU does not post
+/// Describes a region and returns its file if the client may map it. If any region can be mapped, QEMU does not post
 /// writes: stores to the mapping are not ordered with posted writes.
 ///
 /// If only part of the region can be mapped, a capability describes that part. If the client's buffer is too small for
@@ -402,8 +402,8 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header, and removes the payload on error. If the message does not request a reply, removes the
-    /// reply and returns false.
+    /// Fills in the header and removes the payload on error. If the message does not request a reply, removes the reply
+    /// and returns false.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);

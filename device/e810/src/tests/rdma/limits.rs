@@ -125,7 +125,7 @@ fn segment_limit_is_enforced() {
     last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
 }
 
-/// Writes the number of objects of one kind to the buffer at `offset`, and returns the "commit FPM" operation.
+/// Writes the number of objects of one kind to the buffer at `offset` and returns the "commit FPM" operation.
 fn commit(driver: &mut Driver, offset: u64, count: u32) -> Operation {
     driver.bus.poke(RDMA_BUFFER, &[0; 176]);
     driver.bus.poke(RDMA_BUFFER + offset, &count.to_le_bytes());

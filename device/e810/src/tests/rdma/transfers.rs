@@ -276,8 +276,8 @@ fn datagram_completion_reports_source() {
     }
 }
 
-/// Section 13.6, and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range, and is
-/// formed by folding the flow label's high bits into the low bits.
+/// Section 13.6 and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range and is formed by
+/// folding the flow label's high bits into the low bits.
 #[test]
 fn udp_port_is_derived_from_flow_label() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);

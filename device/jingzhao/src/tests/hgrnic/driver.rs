@@ -92,7 +92,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Loads the module, and checks every step of its probe.
+    /// Loads the module and checks every step of its probe.
     pub(super) fn probe(machine: Machine) -> Self {
         Self::probe_fragmented(machine, &[64])
     }

@@ -6,7 +6,7 @@ use protocol::ids::MacAddr;
 use super::frames::{C_TAG, OWN, PEER, S_TAG, TCP, UDP, arp, ethernet, ipv4, tcp4, udp6};
 use super::*;
 
-/// A table in the model: the mask of each group, and the entries in the group.
+/// A table in the model: the mask of each group and the entries in the group.
 #[derive(Clone, Debug)]
 struct Model {
     miss: bool,

@@ -116,7 +116,7 @@ impl Session<'_> {
     }
 }
 
-/// Replays all traces, and returns the number of commands in each.
+/// Replays all traces and returns the number of commands in each.
 fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();

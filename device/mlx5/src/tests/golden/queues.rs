@@ -206,7 +206,7 @@ impl Queues {
         }
     }
 
-    /// Returns event `number` of the command EQ, and its owner bit.
+    /// Returns event `number` of the command EQ and its owner bit.
     pub(super) fn event(&self, driver: &mut Driver, number: u32) -> (Eqe, bool) {
         let entry = self.eqs[&COMMAND_EQ].at(u64::from(number % 256) * ENTRY);
         Eqe::parse(&output(&driver.peek(entry, EQE_LEN))).unwrap()

@@ -1,4 +1,4 @@
-//! Sockets over RDMA: RDS, and SMC if the kernel supports it.
+//! Sockets over RDMA: RDS and SMC if the kernel supports it.
 
 use std::time::Duration;
 

@@ -117,7 +117,7 @@ layout! {
         @1[2]  excess_valid: bool,
         /// Whether the shared rate is valid.
         @1[3]  shared_valid: bool,
-        /// Generic section: priority among siblings, and mode.
+        /// Generic section: priority among siblings and mode.
         @2     generic: u8 => Hex,
         /// Whether the element is suspended.
         @3[0]  suspended: bool,

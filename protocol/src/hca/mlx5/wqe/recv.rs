@@ -15,7 +15,7 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Parses a receive queue entry. Accepts any entry, and ignores an incomplete segment at the end.
+    /// Parses a receive queue entry. Accepts any entry and ignores an incomplete segment at the end.
     pub fn parse(entry: &[u8]) -> Self {
         // `byte_count` excludes bit 31, which is not part of the length (mlx5 interface, section 20, M-24).
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
@@ -23,8 +23,8 @@ impl RecvWqe {
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Returns the WQE as an entry of `len` bytes in wire format. Omits segments that do not fit, and adds a
-    /// terminating segment if there is room.
+    /// Returns the WQE as an entry of `len` bytes in wire format. Omits segments that do not fit and adds a terminating
+    /// segment if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
         let mut entry: Vec<u8> =

@@ -14,7 +14,7 @@ fn data(byte_count: u32, lkey: u32, va: u64) -> DataSegment {
     DataSegment { byte_count, lkey: Lkey::new(lkey), va: Va::new(va) }
 }
 
-/// Parses a WQE for the QP whose number is in its control segment, and checks that emitting it yields the same bytes.
+/// Parses a WQE for the QP whose number is in its control segment and checks that emitting it yields the same bytes.
 fn round_trip(wqe: &[u8], service: Service) -> SendWqe<'_> {
     let qpn = ControlSegment::parse_prefix(wqe).unwrap().qpn;
     let parsed = SendWqe::parse(wqe, service, qpn).unwrap();
