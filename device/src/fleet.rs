@@ -251,7 +251,7 @@ impl Fleet {
         self.over.take()
     }
 
-    /// Reads and applies the configuration file again, and logs the outcome.
+    /// Reads and applies the configuration file again and logs the outcome.
     async fn reload_file(&mut self) {
         let text = match &self.origin {
             None => Err(ChangeError::NoFile),

@@ -1,4 +1,4 @@
-//! Tests the sandbox of `hcad` from outside: checks the process status in `/proc`, and requests operations that must be
+//! Tests the sandbox of `hcad` from outside: checks the process status in `/proc` and requests operations that must be
 //! rejected.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
-/// The command register in configuration space, and its memory space and bus mastering bits.
+/// The command register in configuration space and its memory space and bus mastering bits.
 const COMMAND: u64 = 4;
 const ENABLE: [u8; 2] = [6, 0];
 

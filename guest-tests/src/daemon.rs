@@ -64,9 +64,9 @@ impl Interface {
 pub struct HcaSpec {
     /// Name of the guest that uses the HCA.
     pub name: String,
-    /// Number of the HCA on the fabric. The HCA's addresses are derived from this number.
+    /// HCA number on the fabric. The HCA's addresses are derived from this number.
     pub id: u16,
-    /// Number of the HCA that receives packets without a destination.
+    /// HCA number of the HCA that receives packets without a destination.
     pub default_peer: u16,
     /// Whether packets to the default peer use IPv6. If software specifies the peer's IPv4 address, they use IPv4.
     pub prefer_ipv6: bool,
@@ -134,7 +134,7 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// Whether the peer is a guest's NIC. Such a NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
-    /// Number of the peer's HCA. If it is set, no other peer can use the MAC address of this HCA.
+    /// HCA number of the peer. If it is set, no other peer can use the MAC address of this HCA.
     pub id: Option<u16>,
 }
 
@@ -218,7 +218,7 @@ impl Daemon {
         Self::start_by(Command::new(hcad), std::slice::from_ref(spec), run).await
     }
 
-    /// Starts `hcad` for one or more HCAs by running the given command, and waits until guests can be attached.
+    /// Starts `hcad` for one or more HCAs by running the given command and waits until guests can be attached.
     ///
     /// # Errors
     /// Fails if the daemon does not become ready, or if no HCA is given.

@@ -123,8 +123,8 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                // Count only this program's sockets: the previous server may still be exiting. Some programs open one
-                // listener per device, so wait until two successive polls agree.
+                // Count only this program's sockets, since the previous server may still be exiting. Some programs open
+                // one listener per device, so wait until two successive polls agree.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(

@@ -435,7 +435,7 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits: its exit status may not be available yet.
+        // QEMU closes its sockets before it exits, so its exit status may not be available yet.
         let exited = match timeout(QEMU_EXIT_TIMEOUT, self.qemu.ended()).await {
             Ok(Ok(status)) => Some(status),
             _ => None,
@@ -494,7 +494,7 @@ async fn boot_again_after_panic<T>(
         kept.display()
     );
     match first {
-        // The agent has responded: the guest must have rebooted on its own after the panic.
+        // The agent has responded, so the guest must have rebooted on its own after the panic.
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }

@@ -95,11 +95,11 @@ id! {
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
-    /// Number of a Q counter set. A set counts events of the QPs that use it.
+    /// Q counter set number. A set counts events of the QPs that use it.
     pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
-    /// Number of a transport interface receive object (TIR), 24 bits. A TIR distributes frames among receive queues.
+    /// Transport interface receive object (TIR) number, 24 bits. A TIR distributes frames among receive queues.
     pub struct Tirn(u32, mask 0xff_ffff, "tirn");
 }
 id! {
@@ -111,31 +111,31 @@ id! {
     pub struct FlowGroupId(u32, mask u32::MAX, "fg");
 }
 id! {
-    /// Number of a flow counter. It counts frames and bytes that match flow table entries.
+    /// Flow counter number. A flow counter counts frames and bytes that match flow table entries.
     pub struct FlowCounterId(u32, mask u32::MAX, "fc");
 }
 id! {
-    /// Number of a transport interface send object (TIS), 24 bits. A TIS assigns send queues to a transport domain.
+    /// Transport interface send object (TIS) number, 24 bits. A TIS assigns send queues to a transport domain.
     pub struct Tisn(u32, mask 0xff_ffff, "tisn");
 }
 id! {
-    /// Number of a receive queue table (RQT), 24 bits. RSS selects one of its receive queues.
+    /// Receive queue table (RQT) number, 24 bits. RSS selects one of the table's receive queues.
     pub struct Rqtn(u32, mask 0xff_ffff, "rqtn");
 }
 id! {
-    /// Number of a receive queue for Ethernet frames, 24 bits.
+    /// Receive queue number (RQN) for Ethernet frames, 24 bits.
     pub struct Rqn(u32, mask 0xff_ffff, "rqn");
 }
 id! {
-    /// Number of a send queue for Ethernet frames, 24 bits.
+    /// Send queue number (SQN) for Ethernet frames, 24 bits.
     pub struct Sqn(u32, mask 0xff_ffff, "sqn");
 }
 id! {
-    /// Number of a DevX user context, 16 bits. Every command names the user context that it is sent for.
+    /// DevX user context number, 16 bits. Every command names the user context that it is sent for.
     pub struct UserId(u16, mask u16::MAX, "user");
 }
 id! {
-    /// Number of a user memory object (UMEM). It holds queues and doorbell records of a DevX user.
+    /// User memory object (UMEM) number. A UMEM holds queues and doorbell records of a DevX user.
     pub struct UmemId(u32, mask u32::MAX, "umem");
 }
 id! {
@@ -143,7 +143,7 @@ id! {
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }
 id! {
-    /// Number of a protection domain (PD).
+    /// Protection domain (PD) number.
     pub struct Pdn(u32, mask u32::MAX, "pd");
 }
 id! {

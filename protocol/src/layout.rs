@@ -91,7 +91,7 @@ macro_rules! integers {
 
             #[inline]
             fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self {
-                // The cast is lossless: `is_sound` rejects fields that are wider than their types.
+                // The cast is lossless because `is_sound` rejects fields that are wider than their types.
                 #[allow(clippy::cast_possible_truncation, reason = "as above")]
                 { O::take_bits(object, first, width) as $int }
             }

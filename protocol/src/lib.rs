@@ -12,7 +12,7 @@
 //!
 //! This crate does not perform I/O, read clocks or write logs.
 #![forbid(unsafe_code)]
-// Fields and codes named as in a specification do not need documentation. Their types, and the macros that define them,
+// Fields and codes named as in a specification do not need documentation. Their types and the macros that define them
 // allow `missing_docs`.
 #![warn(missing_docs)]
 

@@ -35,7 +35,7 @@ pub enum Direction {
 pub struct About {
     /// Local QP of a sent frame. For a received frame, the QP is taken from the BTH.
     pub qpn: Option<Qpn>,
-    /// Number of the work request that the frame belongs to, as used in traces.
+    /// Work request number of the frame, as used in traces.
     pub wr: Option<u64>,
     pub note: Option<String>,
 }

@@ -384,8 +384,7 @@ impl<F: Frontend> Hca<F> {
         Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }
 
-    /// Plugs or unplugs the cable, and notifies the guest if the link changes. A device reset does not affect
-    /// the cable.
+    /// Plugs or unplugs the cable and notifies the guest if the link changes. A device reset does not affect the cable.
     pub fn set_link(&mut self, up: bool) {
         self.step(Input::Link { up });
         self.change_link(Link { plugged: up, ..self.port.link() });

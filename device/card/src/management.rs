@@ -11,9 +11,9 @@
 //!   rules, whether or not the node exists. Soft-RoCE nodes, whose default GID follows the same rule, are reachable as
 //!   well.
 //! - **The switch** has LID [`SM_LID`] and a GUID derived from the MAC of that LID. The HCA with LID n is attached to
-//!   port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable through it: this HCA if it
-//!   is among them, otherwise the one with the lowest known LID. Since every HCA numbers the ports in the same way,
-//!   return paths written by one switch are valid for another.
+//!   port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable through it, namely this
+//!   HCA if it is among them, otherwise the one with the lowest known LID. Since every HCA numbers the ports in the
+//!   same way, return paths written by one switch are valid for another.
 //! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. HCAs need not exchange
 //!   group LIDs, which are derived from the GIDs. The creator of a group specifies the group's parameters. Parameters
 //!   that the creator leaves unspecified default to those of the broadcast group, which are the same on every HCA.
@@ -22,16 +22,16 @@
 //!   something that depends on its result. Each node that responds is then queried for NodeDescription and PortInfo. A
 //!   node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. A response is accepted only if it matches an
 //!   outstanding request, and only once.
-//! - **Amplification.** A datagram from a peer causes at most one datagram in return: a response or the next request,
+//! - **Amplification.** A datagram from a peer triggers at most one datagram in return: a response or the next request,
 //!   which is never larger than the peer's datagram.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
 //!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
 //!   through the switch of the sender's HCA and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
-//! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. A remote Set is therefore
-//!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
-//!   software has not opened, does not answer any request.
+//! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. So a remote Set is rejected
+//!   unless the guest has configured an M_Key and the request carries it. A port that is down, or that software has not
+//!   opened, does not answer any request.
 //!
 //! This module does no I/O and does not read the clock. A MAD from the guest arrives through MAD_IFC, or as a frame to
 //! one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
@@ -405,8 +405,8 @@ impl Management {
                 next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Handler::Guest => return Admitted::Unchanged,
-            // The response must return along the directed route. The guest therefore sees the other end of the link as
-            // the source.
+            // The response must return along the directed route. To the guest, the other end of the link appears as the
+            // source.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
             Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),

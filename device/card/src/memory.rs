@@ -1,4 +1,4 @@
-//! Guest memory: the client's DMA map, and memory regions accessed by key.
+//! Guest memory: the client's DMA map and memory regions accessed by key.
 
 pub mod dma;
 pub mod key_op;

@@ -2,7 +2,7 @@
 //! recording.
 //!
 //! A replay runs a complete device, created from the recording's header. Only the device's memory, client and fabric
-//! are replaced with recorded data. A panic is a valid result: replays are often used to reproduce one.
+//! are replaced with recorded data. A panic is a valid result, since replays are often used to reproduce one.
 
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]
@@ -155,7 +155,7 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
         Input::RemoveNeighbour(mac) => hca.remove_static_neighbour(*mac),
         Input::Impair(rule) => {
             let entry = serde_json::from_str::<RuleEntry>(rule).ok()?;
-            // The error is ignored: it occurs only if the recorded device also had too many rules.
+            // Ignore the error. It occurs only if the recorded device also had too many rules.
             let _ = hca.impair(Rule::try_from(entry).ok()?);
         }
         Input::Unimpair(id) => {

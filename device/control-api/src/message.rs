@@ -164,7 +164,7 @@ pub enum Request {
     /// delivered.
     ImpairClear {
         device: u16,
-        /// Number of the impairment. Default: all impairments.
+        /// ID of the impairment. Default: all impairments.
         id: Option<u32>,
     },
 }
@@ -199,7 +199,7 @@ pub enum Response {
     Peers(Vec<PeerRow>),
     /// All members of the ring.
     Members(Vec<MemberRow>),
-    /// Number of the impairment that was added.
+    /// ID of the impairment that was added.
     Impairment(u32),
     Done {},
     /// The request failed without any effect. Contains a one-line message.

@@ -17,7 +17,7 @@ pub const MAX_CEQS: u16 = 16;
 pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
 /// Maximum number of VSIs on the device.
 pub const DEVICE_VSIS: u32 = 768;
-/// Maximum number of VSIs per function, as reported. It is not enforced: `ice` ignores it and instead divides
+/// Maximum number of VSIs per function, as reported. It is not enforced because `ice` ignores it and instead divides
 /// [`DEVICE_VSIS`] by the number of functions. With only one function, `ice` may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind. A rule has ten bits for the list number, and number 0 is not assigned.

@@ -104,7 +104,7 @@ reasons! {
 /// A packet that was dropped or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    /// Number of the destination QP, or the number in the packet if no such QP exists.
+    /// QPN of the destination QP, or the number in the packet if no such QP exists.
     pub qpn: Qpn,
     /// BTH opcode of the dropped packet.
     pub opcode: Opcode,

@@ -10,7 +10,7 @@ const LEAF: usize = 1 << LEAF_BITS;
 type Leaf = Box<[Option<Box<Qp>>; LEAF]>;
 
 /// Two-level table indexed by the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256
-/// QPs), and each leaf when its first QP is created.
+/// QPs). A leaf is allocated when its first QP is created.
 pub(crate) struct Table {
     leaves: Vec<Option<Leaf>>,
     mask: u32,

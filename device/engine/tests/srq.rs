@@ -10,7 +10,7 @@ use protocol::roce::{Operation, RoceFrame, Syndrome};
 
 const SRQ: u32 = 5;
 
-/// Returns the QP number of the second connection.
+/// Returns the QPN of the second connection.
 fn second(node: Node) -> Qpn {
     Qpn::new(node.qpn().get() + 0x10)
 }

@@ -248,7 +248,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
         24 => guest.write(COMMAND_DOORBELL, input.word()),
         28 => change_key(guest, input, page),
         26 => {
-            // Write a send or receive WQE, and ring the SQ's doorbell. The queues share their memory.
+            // Write a send or receive WQE and ring the SQ's doorbell. The queues share their memory.
             let at = RINGS + 64 * u64::from(input.byte() % 64);
             guest.poke(
                 at,

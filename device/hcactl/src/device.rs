@@ -62,8 +62,8 @@ impl Device {
     }
 }
 
-/// Loads a configuration into hcad, by default from the file that hcad was started with. Returns the output,
-/// and whether the reload succeeded without problems.
+/// Loads a configuration into hcad, by default from the file that hcad was started with. Returns the output and whether
+/// the reload succeeded without problems.
 pub(crate) fn reload(daemon: &mut Daemon, cli: &Cli, file: Option<&Path>) -> anyhow::Result<(String, bool)> {
     let file = match (file, daemon.ask(&Request::Configuration {})?) {
         (Some(file), _) => file.to_owned(),

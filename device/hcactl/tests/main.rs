@@ -27,7 +27,7 @@ fn error_output(output: &Output) -> String {
 }
 
 /// Starts a server that accepts one client and responds to its first request with `answer`. Returns the temporary
-/// directory, and the path of the socket in it.
+/// directory and the path of the socket in it.
 fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");

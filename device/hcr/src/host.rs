@@ -1,4 +1,4 @@
-//! The engine's view of a device: work queues, and memory access by key.
+//! The engine's view of a device: work queues and memory access by key.
 
 use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;

@@ -7,9 +7,9 @@
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
-//! between any two stores. The device therefore fills the data units of consumed slots with [`UNTOUCHED`], so that it
-//! can recognise words that software has not written yet. If the valid bit is required (`rq_valid_bit`), it also fills
-//! the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these cases:
+//! between any two stores. To recognise words that software has not written yet, the device fills the data units of
+//! consumed slots with [`UNTOUCHED`]. If the valid bit is required (`rq_valid_bit`), it also fills the slots of a new
+//! queue. A slot counts as posted when its list is complete, that is, in one of these cases:
 //! - the list ends with a terminator or at the end of the slot, or
 //! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
@@ -59,7 +59,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// microseconds, and software completes a list with only a few stores.
 const REREADS: u32 = 64;
 
-/// Offset of the first data unit in a slot. Every slot has one: the smallest slot is 32 bytes long.
+/// Offset of the first data unit in a slot. Every slot has one, since the smallest slot is 32 bytes long.
 const FIRST_DATA_UNIT: u32 = 16;
 
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
@@ -338,8 +338,8 @@ impl RecvQueue {
 
     /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
     /// set the bit in the meantime. A slot briefly looks like this while software is still writing the list, or has not
-    /// set the bit yet. It therefore counts as posted only when two reads agree and every element looks written. An
-    /// element that never does may belong to an invalid request, so RC uses the slot after the settle time.
+    /// set the bit yet. So it counts as posted only when two reads agree and every element looks written. An element
+    /// that never does may belong to an invalid request, so RC uses the slot after the settle time.
     fn inspect_unmarked(
         &mut self,
         now: Instant,
@@ -426,7 +426,7 @@ impl RecvQueue {
         self.ring.read(mem, self.at(following), &mut head)?;
         let first = &head[GRANULE..];
         // When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has
-        // already been consumed. The bit alone is therefore not enough.
+        // already been consumed. The bit alone is not enough.
         let started = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(started)

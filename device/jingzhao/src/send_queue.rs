@@ -150,8 +150,9 @@ impl SendQueue {
     /// Queues a doorbell. If the pool is exhausted, the queue is limited to its reserved slots.
     ///
     /// # Errors
-    /// Fails if too many doorbells are pending. The new doorbell is then lost. Correct software never has more pending
-    /// doorbells than slots: each covers at least one WQE, whose slot cannot be reused before the WQE completes.
+    /// Fails if too many doorbells are pending. The new doorbell is then lost. Each doorbell covers at least one WQE,
+    /// whose slot cannot be reused before the WQE completes. So correct software never has more pending doorbells than
+    /// slots.
     pub fn queue_doorbell(
         &mut self,
         doorbell: SendDoorbell,

@@ -57,7 +57,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA, and INIT_HCA, which implies it. After either command, any key may be reused.
+    /// Handles CLOSE_HCA and INIT_HCA, which implies it. After either command, any key may be reused.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }

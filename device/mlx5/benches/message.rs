@@ -1,8 +1,8 @@
 //! Measures the cost of a 64-byte message in the sender's and the receiver's device.
 //!
 //! Two devices in this process exchange messages on RC QPs. All of the sender device's work happens in [`sender`], and
-//! the receiver device's in [`receiver`]. Callgrind counts the instructions in either function, a figure that does not
-//! depend on the machine's load:
+//! all of the receiver device's work in [`receiver`]. Callgrind counts the instructions in either function, a figure
+//! that does not depend on the machine's load:
 //!
 //! ```text
 //! cargo bench -p mlx5 --bench message --no-run

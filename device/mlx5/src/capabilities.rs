@@ -1,4 +1,4 @@
-//! Device capabilities: the maximum values, and the current values set by the driver.
+//! Device capabilities: the maximum values and the current values set by the driver.
 //!
 //! # Spec
 //! mlx5 interface, section 6.

@@ -1,4 +1,4 @@
-//! The PCI function: BAR0, and the effects of its registers.
+//! The PCI function: BAR0 and the effects of its registers.
 //!
 //! # Spec
 //! mlx5 interface, sections 1, 2, 3.2 and 18.

@@ -1,4 +1,4 @@
-//! Events, and the interrupts they raise.
+//! Events and the interrupts they raise.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.2 and 8.

@@ -3,7 +3,7 @@
 //! A doorbell in a mapped page is a word in memory that the device finds later. By then, another queue's doorbell may
 //! have overwritten it, so a word shows only that software has used the page. The device polls the doorbell records of
 //! all queues in the page that share the word, starting with the queue that the word names, and relies only on the
-//! records. BlueFlame registers are not needed either: the WQE is in the queue too.
+//! records. BlueFlame registers are not needed either, since the WQE is in the queue too.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
@@ -78,8 +78,8 @@ impl Resources {
                 (Word::ArmCq, number, self.cqs.get(number).map(|cq| cq.uar()))
             }
             Doorbell::Send { qpn, .. } => (Word::Send, qpn.get(), self.sender_page(qpn)),
-            // The device does not poll these doorbells: no EQ has a mapped page. A client that has not mapped the page
-            // can still send them.
+            // No EQ has a mapped page, so the device does not poll these doorbells. A client that has not mapped the
+            // page can still send them.
             Doorbell::ArmEq(_) | Doorbell::UpdateEq(_) => return self.handle_doorbell(cx, page, doorbell),
         };
         let slot = (page, word);

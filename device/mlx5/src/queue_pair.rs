@@ -1,4 +1,4 @@
-//! Queue pairs: their contexts, and the conversion of contexts to engine attributes.
+//! Queue pairs: their contexts and the conversion of contexts to engine attributes.
 //!
 //! # Spec
 //! mlx5 interface, section 10.

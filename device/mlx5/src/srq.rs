@@ -92,7 +92,7 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry that the device consumes next: the head of the list or ring.
+    /// Entry that the device consumes next: the head of the list or ring.
     head: u16,
     /// Whether the event for an unreadable queue has been raised.
     reported_broken: bool,
@@ -178,7 +178,7 @@ impl SharedReceiveQueue {
         SrqEntry::parse(&entry)
     }
 
-    /// Returns the number of the entry that `entry` links to, or `None` if the queue is cyclic.
+    /// Returns the entry that `entry` links to, or `None` if the queue is cyclic.
     pub fn link(&self, entry: &SrqEntry) -> Option<u16> {
         (!self.context.is_cyclic()).then_some(entry.next)
     }

@@ -301,7 +301,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns a counter's packets and bytes, and resets it if `clear` is set.
+    /// Returns a counter's packets and bytes and resets it if `clear` is set.
     ///
     /// # Errors
     /// Fails if the counter does not exist.

@@ -1,7 +1,7 @@
 //! DevX user contexts and the objects that they own.
 //!
-//! The kernel forwards a user program's commands unchecked, with the number of its user context. The device must
-//! therefore keep the objects of different user contexts apart.
+//! The kernel forwards a user program's commands unchecked and adds the user context number. The device must therefore
+//! keep the objects of different user contexts apart.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.

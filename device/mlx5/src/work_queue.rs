@@ -3,7 +3,7 @@
 //! # Spec
 //! mlx5 interface, sections 7, 11 and 12.
 
-/// Free-running producer and consumer counters, modulo 2^16. They count the queue's units: blocks in a send queue, and
+/// Free-running producer and consumer counters, modulo 2^16. They count the queue's units: blocks in a send queue and
 /// entries in a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -40,7 +40,7 @@ impl Counters {
     /// Updates the producer counter to `posted`, the value in the doorbell record. The queue has `capacity` units.
     ///
     /// # Errors
-    /// Fails, and keeps the old counter, if more than `capacity` units would be waiting.
+    /// Fails and keeps the old counter if more than `capacity` units would be waiting.
     pub const fn learn(&mut self, posted: u16, capacity: u32) -> Result<(), TooMany> {
         if posted.wrapping_sub(self.taken) as u32 > capacity {
             return Err(TooMany);

@@ -134,7 +134,7 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does the work deferred to the end of a turn of the event loop: reports SRQs that have fallen below their limit,
+    /// Does the work deferred to the end of a turn of the event loop: reports SRQs that have fallen below their limit
     /// and polls mapped doorbells. Returns whether more work is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {

@@ -1,4 +1,4 @@
-//! Events, and the interrupts they raise.
+//! Events and the interrupts they raise.
 //!
 //! # Spec
 //! mthca interface, sections 7.7 and 7.8.

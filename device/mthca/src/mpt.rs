@@ -9,7 +9,7 @@ use protocol::hca::mthca::mpt::{END_KEY, Mpt, MptFlags};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-/// Maximum number of pages in one region, and in all regions together.
+/// Maximum number of pages in one region and in all regions together.
 const MAX_PAGES: u64 = 1 << 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

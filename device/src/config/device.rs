@@ -1,4 +1,4 @@
-//! A device's configuration: its entry in the configuration file, and the validated form.
+//! A device's configuration: its entry in the configuration file and the validated form.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};

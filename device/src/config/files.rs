@@ -85,7 +85,7 @@ impl Config {
         control.into_iter().chain(metrics)
     }
 
-    /// Creates the ring directories, and the runtime directory if any socket is in it.
+    /// Creates the ring directories and the runtime directory if any socket is in it.
     ///
     /// # Errors
     /// [`ConfigError::Value`] if a directory cannot be created.

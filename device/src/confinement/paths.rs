@@ -103,7 +103,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
             })?;
         }
     }
-    // Grant access only to the configuration file itself: its directory may contain unrelated files.
+    // Grant access only to the configuration file itself, since its directory may contain unrelated files.
     if let Some(origin) = origin {
         let _ = grant(origin, READ);
     }

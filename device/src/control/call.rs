@@ -29,8 +29,8 @@ const MAX_CALLS: usize = 16;
 /// starved of CPU time.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. Failing to send the answer is not an error: the caller
-/// may have disconnected.
+/// A call to a device's thread, with the channel for the answer. Failing to send the answer is not an error, since the
+/// caller may have disconnected.
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
@@ -279,7 +279,7 @@ impl Mailbox {
         }
     }
 
-    /// Sets whether the device is running, and counts the restarts.
+    /// Sets whether the device is running and counts the restarts.
     pub fn set_run_state(&self, run_state: RunState) {
         let mut health = self.shared.health();
         if let RunState::Restarting(problem) = &run_state {

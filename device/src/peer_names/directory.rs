@@ -53,7 +53,7 @@ pub(super) struct Answer<T> {
     pub(super) ttl: Option<Duration>,
 }
 
-/// The target of an SRV record. Priorities and weights are ignored: every target is a peer.
+/// The target of an SRV record. Priorities and weights are ignored, since every target is a peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) host: Arc<str>,

@@ -8,8 +8,8 @@
 //! still processes packets and timers.
 //!
 //! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
-//! added to the device's share. No device is limited unless another one is moving data and would benefit. Boot loaders,
-//! whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
+//! added to the device's share. No device is limited unless another one is moving data and would benefit. On an
+//! otherwise idle host, this does not slow down boot loaders, whose drivers poll registers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub(super) struct ControlBudget {
     data: Duration,
     /// Elapsed time of turns in this interval that did not move data.
     control: Duration,
-    /// Start of the pause, and time of the next check.
+    /// Start of the pause and time of the next check.
     paused: Option<(Instant, Instant)>,
 }
 

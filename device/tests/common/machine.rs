@@ -168,7 +168,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
 }
 
-/// Transfers messages of several lengths by SEND, and a 1 MiB message by WRITE. QP `n` must be unused.
+/// Transfers messages of several lengths by SEND and a 1 MiB message by WRITE. QP `n` must be unused.
 pub(crate) fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     const AT: u64 = 2 << 20;
     let lens = [1, 64, 4096, 4097, 100_000];

@@ -45,7 +45,7 @@ const LOG_BLOCKS: u8 = 5;
 const NONE: NoArguments = NoArguments { op_mod: 0 };
 /// Number of entries in the inner list. Each entry covers one byte of the data page.
 const INNER: u32 = 2048;
-/// Length of a request, and number of entries in the outer list. A request searches the inner list once for every two
+/// Length of a request and number of entries in the outer list. A request searches the inner list once for every two
 /// bytes, which stays within the limit on a single access.
 const LEN: u32 = 1000;
 /// Number of requests in a batch.

@@ -11,7 +11,7 @@ use super::machine::{BUFFERS, Machine, PAGE, initialised, pages, rc};
 use super::{alone, measured, own_memory, work_time};
 
 const QPS: u32 = 10_000;
-/// Number of the first QP.
+/// QPN of the first QP.
 const FIRST: u32 = 16;
 /// Number of rounds. In each round, every QP sends one message.
 const ROUNDS: u32 = 4;

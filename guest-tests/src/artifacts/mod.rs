@@ -94,7 +94,7 @@ fn check_devices(program: &Path, devices: &str) -> Result<()> {
 }
 
 impl Artifacts {
-    /// Finds all parts in `cache` and fetches missing ones.
+    /// Finds all components in `cache` and fetches missing ones.
     ///
     /// # Errors
     /// Fails if a part cannot be fetched, or if an override does not exist.

@@ -108,8 +108,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Generates and compiles the code for Netlink families, and compiles its runtime library. Returns the object
-    /// files.
+    /// Generates and compiles the code for Netlink families and compiles its runtime library. Returns the object files.
     fn netlink_objects(&self, families: &[&str], folder: &Path) -> Result<Vec<PathBuf>> {
         if families.is_empty() {
             return Ok(Vec::new());

@@ -5,7 +5,7 @@ use super::{Check, State};
 use crate::artifacts::NoArchive;
 
 const MIB: u64 = 1 << 20;
-/// Free space needed to fetch all parts: the packages, the unpacked files and the images.
+/// Free space needed to fetch all components: the packages, the unpacked files and the images.
 const SPACE_TO_FETCH: u64 = 2 << 30;
 /// Free space needed for logs and captures once everything is cached.
 const SPACE_TO_RUN: u64 = 512 * MIB;
@@ -370,7 +370,7 @@ mod tests {
         Ok(Program { path: format!("/opt/hcad/{name}").into(), version: env!("CARGO_PKG_VERSION").into() })
     }
 
-    /// Returns the findings for a machine without problems and with all parts in its cache.
+    /// Returns the findings for a machine without problems and with all components in its cache.
     fn well() -> Findings {
         Findings {
             arch: "x86_64".into(),

@@ -125,7 +125,7 @@ async fn up(user: &User, shared: &Path) -> Result<()> {
 
 async fn streams(user: &User) -> Result<()> {
     let script = "cat; echo to stderr >&2; exit 3";
-    // The input is larger than the window of unacknowledged bytes, and is not text.
+    // The input is larger than the window of unacknowledged bytes and is not text.
     let input: Vec<u8> = (0..3_000_000_u32).map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
     let outcome = user.run_with(&input, &["exec", "ci:b", "--", "sh", "-c", script]).await?;
     ensure!(outcome.stdout == input, "received {} bytes, sent {}", outcome.stdout.len(), input.len());

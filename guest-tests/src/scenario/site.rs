@@ -38,7 +38,7 @@ pub(super) fn ipv6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into())
 }
 
-/// Returns the number of a host's own address.
+/// Returns the number in a host's own address.
 pub(super) fn number(host: usize) -> u8 {
     u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1)
 }

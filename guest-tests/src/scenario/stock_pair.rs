@@ -377,7 +377,7 @@ impl StockNode {
 
 /// Returns whether a line reports a management datagram that arrived while its port had no agent. Every ten seconds,
 /// each HCA's subnet manager queries the NodeInfo of all other HCAs (IBTA 14.2.5.3). `ib_core` opens QP0 before it adds
-/// the port's agents, and removes them before it closes QP0. A query that arrives in between causes this message. The
+/// the port's agents and removes them before it closes QP0. A query that arrives in between causes this message. The
 /// sender cannot prevent the race, which also occurs on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband ") && line.contains("Unable to find port agent")

@@ -55,7 +55,7 @@ impl Plan {
     }
 
     fn scatter(&self) -> Scatter {
-        // The gap is odd and does not divide the page size: elements cross page boundaries at varying offsets.
+        // The gap is odd and does not divide the page size, so elements cross page boundaries at varying offsets.
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
@@ -113,7 +113,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
         memory.push(prepare(pair, planned).await?);
     }
 
-    // Each plan's requester flow runs in one guest, and its responder flow in the other.
+    // Each plan's requester flow runs in one guest, and its responder flow runs in the other.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {

@@ -53,7 +53,7 @@ impl Booted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
-    /// Number of the guest's HCA, which determines the guest's addresses.
+    /// HCA number, which determines the guest's addresses.
     pub(super) id: u16,
     pub(super) device: Device,
     /// Whether soft-RoCE uses a NIC on the fabric that connects the HCAs.

@@ -159,7 +159,7 @@ enum Cause {
     Suspended { qemu: u32 },
     /// QEMU is running, but the guest's kernel or its agent has hung.
     Silent,
-    /// QEMU has exited, and the guest with it.
+    /// QEMU has exited, which also ended the guest.
     Ended,
 }
 

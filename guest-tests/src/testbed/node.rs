@@ -31,7 +31,7 @@ pub(super) struct NodeArgs {
 /// One guest of a testbed on several hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Number of the guest, starting at 0.
+    /// Guest number, starting at 0.
     pub(super) rank: u8,
     /// Host of each guest.
     pub(super) hosts: Vec<String>,
@@ -74,7 +74,7 @@ impl Node {
         u8::try_from(self.hosts.len()).unwrap_or(MOST_GUESTS)
     }
 
-    /// Returns the number of the guest's device.
+    /// Returns the HCA number of the guest's device.
     pub(super) fn id(&self) -> u16 {
         u16::from(self.rank) + 1
     }

@@ -32,7 +32,7 @@ attribute! {
         partition_cap: u16 = 224, 16;
         device_id: u16 = 240, 16;
         revision: u32 = 256, 32;
-        /// Number of the port that received the request.
+        /// Port that received the request.
         local_port: u8 = 288, 8;
         /// Vendor OUI, 24 bits.
         vendor_id: u32 = 296, 24;

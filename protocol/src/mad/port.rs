@@ -75,7 +75,7 @@ attribute! {
         diag_code: u16 = 192, 16;
         /// Lease period of the M_Key in seconds.
         m_key_lease: u16 = 208, 16;
-        /// Number of the port that received the request.
+        /// Port that received the request.
         local_port: u8 = 224, 8;
         width_enabled: u8 = 232, 8;
         width_supported: u8 = 240, 8;

@@ -257,7 +257,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // Do not parse the data of a fragment as a header: it can start anywhere in the datagram.
+            // Do not parse the data of a fragment as a header, since it can start anywhere in the datagram.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };

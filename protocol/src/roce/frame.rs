@@ -175,7 +175,7 @@ impl<'a> FrameWriter<'a> {
         });
     }
 
-    /// Adds the pad bytes and the ICRC, and fills in the UDP checksum. Returns the length of the frame in bytes.
+    /// Adds the pad bytes and the ICRC and fills in the UDP checksum. Returns the length of the frame in bytes.
     pub fn finish(self) -> usize {
         self.finish_with(Offload::None)
     }

@@ -233,8 +233,8 @@ impl Operation {
         }
     }
 
-    /// Returns the position of the packet in its message. Reserved codes, and operations that always consist of a
-    /// single packet, have [`Position::Only`].
+    /// Returns the position of the packet in its message. Reserved codes and operations that always consist of a single
+    /// packet have [`Position::Only`].
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,

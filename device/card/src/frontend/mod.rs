@@ -69,7 +69,7 @@ impl PortNumber {
 /// Link layer of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// Ethernet: the port has no management agents and no subnet, and is active while its link is up. The port itself
+    /// Ethernet: the port has no management agents and no subnet and is active while its link is up. The port itself
     /// responds to ARP, neighbour discovery and ICMP echo requests.
     Ethernet,
     /// Ethernet port of a NIC. The port leaves ARP, neighbour discovery and ICMP to the guest's kernel. Every frame

@@ -25,7 +25,7 @@ pub struct PollRounds<S> {
     queued: BTreeSet<S>,
 }
 
-/// The queues of one slot, and the progress of the current round.
+/// The queues of one slot and the progress of the current round.
 #[derive(Debug, Default)]
 struct Queues {
     all: BTreeSet<u32>,

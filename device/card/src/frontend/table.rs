@@ -30,7 +30,7 @@ pub struct TableSpec {
     pub columns: &'static [&'static str],
 }
 
-/// A row of a table. Its field names appear in the JSON form and are therefore part of the public interface.
+/// A row of a table. Its field names appear in the JSON form, so they are part of the public interface.
 pub trait Row: Serialize + Debug + Send + 'static {
     /// Description of the row's table.
     const TABLE: &'static TableSpec;

@@ -318,9 +318,9 @@ impl GuestMemory {
         check_all(&pieces, error)
     }
 
-    /// Writes an entry whose last byte transfers ownership to software. All other bytes are written first,
-    /// and then the last byte with release order. Software that sees the last byte therefore also sees the
-    /// rest and all earlier writes. `entry` must be non-empty and inside one page.
+    /// Writes an entry whose last byte transfers ownership to software. All other bytes are written first. The last
+    /// byte is then written with release order, so software that sees it also sees the rest and all earlier writes.
+    /// `entry` must be non-empty and inside one page.
     ///
     /// # Errors
     /// Fails as `write` does, or if the entry is empty or spans two windows.

@@ -65,7 +65,7 @@ pub mod testing {
 
     use super::*;
 
-    /// A modification by software, and the number of reads after which it takes place.
+    /// A modification by software and the number of reads after which it takes place.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// A region whose bytes are stored in a vector.

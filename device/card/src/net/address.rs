@@ -64,8 +64,8 @@ impl Addresses {
 
     /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software did not specify
     /// an address, the default peer is used. If the MAC for the IP address is unknown, the destination MAC is
-    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains: a guest must not be able to
-    /// use another port's address.
+    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains, so that a guest cannot use
+    /// another port's address.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {

@@ -1,5 +1,5 @@
 //! The host stack: ARP, IPv6 neighbour discovery and ICMP echo for a port without a NIC. The engine also uses it to
-//! resolve IP addresses. A NIC has no host stack: the guest's kernel handles these protocols.
+//! resolve IP addresses. A NIC has no host stack, since the guest's kernel handles these protocols.
 
 mod discovery;
 mod limit;

@@ -100,6 +100,6 @@ impl<'a> FrameParts<'a> {
 }
 
 fn slot(key: u64) -> usize {
-    // The conversion cannot fail: the remainder is below RUNS.
+    // The conversion cannot fail because the remainder is below RUNS.
     usize::try_from(key % RUNS as u64).unwrap_or(0)
 }

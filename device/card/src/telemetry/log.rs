@@ -138,8 +138,9 @@ macro_rules! log_line {
 
 /// Expands to the log target of the calling module, as a constant.
 ///
-/// Users depend on targets, for example in log filters. Targets therefore do not reflect how the code is divided into
-/// crates: `card::vfio` logs as `device::vfio`, and the interface `mthca` as `device::frontend::mthca`.
+/// Users depend on targets, for example in log filters. So that targets do not depend on how the code is divided into
+/// crates, `card::vfio` logs as `device::vfio`, for example, and the interface `mthca` logs as
+/// `device::frontend::mthca`.
 #[macro_export]
 macro_rules! log_target {
     () => {{

@@ -17,7 +17,7 @@ impl Bar {
     /// All BARs, in config space order.
     pub const ALL: [Self; 6] = [Self::Bar0, Self::Bar1, Self::Bar2, Self::Bar3, Self::Bar4, Self::Bar5];
 
-    /// Returns the number of the BAR, 0 to 5.
+    /// Returns the BAR number, 0 to 5.
     pub const fn number(self) -> u8 {
         self as u8
     }
@@ -64,7 +64,7 @@ impl Bars {
     }
 }
 
-/// Part of a BAR that a client may map. It begins and ends on page boundaries, and does not contain MSI-X structures.
+/// Part of a BAR that a client may map. It begins and ends on page boundaries and does not contain MSI-X structures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarRange {
     pub bar: Bar,

@@ -31,7 +31,7 @@ enum Armed {
 /// A completion event to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CqNotification {
-    /// Number of the CEQ to write to.
+    /// CEQ to write to.
     pub(super) ceq: u16,
     /// Cookie of the CQ, which the event contains.
     pub(super) cookie: u64,

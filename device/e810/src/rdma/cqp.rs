@@ -1,4 +1,4 @@
-//! The control queue pair (CQP): creates and destroys the queue, and fetches its ring entries.
+//! The control queue pair (CQP): creates and destroys the queue and fetches its ring entries.
 //!
 //! # Spec
 //! E810 interface, sections 9.1, 10.1 and 10.2.

@@ -13,7 +13,7 @@ use super::queue_pair::{PathContext, QueuePair};
 use crate::limits::MAX_CEQS;
 use crate::vectors::{RouteRegister, Vectors};
 
-/// Number of the QP reported as the GSI QP.
+/// QPN that is reported as the GSI QP.
 const GSI: u32 = 1;
 
 /// Row number of the asynchronous event queue, after all CEQs.

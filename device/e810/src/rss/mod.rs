@@ -63,7 +63,7 @@ impl Default for FunctionTable {
 pub(super) struct Steering {
     /// Flow hash; `None` if no key is set or the frame contains no IP packet.
     pub(super) hash: Option<u32>,
-    /// Device-wide number of the receive queue.
+    /// Receive queue, numbered device-wide.
     pub(super) queue: u16,
 }
 

@@ -31,10 +31,10 @@ use super::vsi::{VsiNumber, Vsis};
 /// ID of the only switch.
 const SWITCH_ID: u16 = 1;
 
-/// Number of the only port.
+/// Port number of the only port.
 const PORT: u16 = 0;
 
-/// The rules, and the lists they reference.
+/// The rules and the lists they reference.
 #[derive(Debug)]
 pub(super) struct Switch {
     indices: IdPool,

@@ -25,8 +25,8 @@ pub(super) const MAX_VSIS: u16 = 768;
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// Number of the default VSI, which exists after a reset. Boot loaders use it because they do not add VSIs of their
-/// own. Added VSIs get lower numbers.
+/// The default VSI, which exists after a reset. Boot loaders use it because they do not add VSIs of their own. Added
+/// VSIs get lower numbers.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
 /// A VSI number, which may or may not be in use.

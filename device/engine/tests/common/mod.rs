@@ -38,7 +38,7 @@ impl Node {
         Ipv4Addr::new(10, 77, 0, 1 + self as u8)
     }
 
-    /// Returns the number of the node's first QP.
+    /// Returns the QPN of the node's first QP.
     pub fn qpn(self) -> Qpn {
         Qpn::new(0x10 + self as u32)
     }

@@ -318,7 +318,7 @@ fn state_change_alone_is_written_by_rtc() {
     assert_eq!(bench.serve_all(), [], "nothing has changed");
 }
 
-/// Section 5.4.4: a write changes the key data immediately, and guest memory later.
+/// Section 5.4.4: a write changes the key data immediately but guest memory only later.
 #[test]
 fn reads_see_writes_before_write_back() {
     let mut bench = Bench::new(&[3]);

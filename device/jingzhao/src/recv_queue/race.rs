@@ -130,8 +130,8 @@ impl Library {
     }
 }
 
-/// Returns how many receives were fetched, and how many of them differ from the posted ones. With `keep_data_units`,
-/// the test restores the data units that the device overwrites, and the first difference ends the race.
+/// Returns how many receives were fetched and how many of them differ from the posted ones. With `keep_data_units`, the
+/// test restores the data units that the device overwrites, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Runs the cases one at a time, so that the two threads of a case can run in parallel.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -92,7 +92,7 @@ fn query_returns_documented_qp_context() {
     assert_eq!(query(&mut machine, QPN), expected);
 }
 
-/// Section 10.7: QUERY_QP returns the values that software has set, and the current PSNs.
+/// Section 10.7: QUERY_QP returns the values that software has set and the current PSNs.
 #[test]
 fn query_qp_returns_every_context_attribute() {
     // Each attribute has a name, the offset of its word, a bit mask, and a value.

@@ -21,7 +21,7 @@ use crate::resources::Resources;
 /// supports.
 const STEPS: u32 = 0b11;
 
-/// Drops all objects in the device and the engine, and returns the port to its power-on state.
+/// Drops all objects in the device and the engine and returns the port to its power-on state.
 pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>) {
     cx.engine.reset(setup.engine);
     cx.monitor.forget_qps();

@@ -95,7 +95,8 @@ impl TranslationList {
     /// Writes units to a list of `capacity` units, starting at `offset`. Padding past the capacity is not stored.
     ///
     /// # Errors
-    /// Fails with [`AccessError::Bounds`], and writes nothing, if the units do not fit or the budget has too few pages.
+    /// Fails with [`AccessError::Bounds`] and does not write anything if the units do not fit or the budget has too few
+    /// pages.
     pub(super) fn write(
         &mut self,
         offset: u64,

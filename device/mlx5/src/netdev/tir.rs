@@ -98,7 +98,7 @@ impl Tir {
         from != self.context.domain || allowed
     }
 
-    /// Returns the RQ for a frame, and the hash to report.
+    /// Returns the RQ for a frame and the hash to report.
     pub fn select(&self, rqts: &Numbered<Rqt>, frame: &[u8], layers: &Layers) -> Option<(Rqn, Hashed)> {
         match self.target {
             Target::Direct(rqn) => Some((rqn, Hashed::default())),

@@ -221,7 +221,7 @@ pub(in super::super) fn sq_doorbell(
     found
 }
 
-/// A send queue, and the send counter from its doorbell record.
+/// A send queue and the send counter from its doorbell record.
 struct Posted<'a> {
     queue: &'a SendQueue,
     buffer: &'a QueueBuffer,

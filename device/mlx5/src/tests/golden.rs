@@ -48,7 +48,7 @@ enum Action {
 /// A queue entry that the device has read or written.
 struct Entry {
     kind: Kind,
-    /// Number of the QP, CQ or EQ.
+    /// QPN, CQN or EQN.
     number: u32,
     index: u32,
     bytes: Vec<u8>,

@@ -28,7 +28,7 @@ const MKEYS: u32 = 1 << 14;
 const SRQ_WQES: u32 = 256;
 const LOG_SRQ_WQES: u8 = 8;
 const RD_ATOMIC: u32 = 4;
-/// Number of the last UAR page in a BAR of 1 MiB.
+/// Last UAR page in a BAR of 1 MiB.
 const LAST_UAR: u32 = 255;
 
 const RING: u64 = 0x40_0000;

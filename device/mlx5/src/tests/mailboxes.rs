@@ -17,7 +17,7 @@ fn enabled() -> Driver {
     driver
 }
 
-/// Executes the command in slot 0. Returns the delivery status in the slot, and the syndrome in the output.
+/// Executes the command in slot 0. Returns the delivery status in the slot and the syndrome in the output.
 fn submit(driver: &mut Driver) -> (Option<Delivery>, u32) {
     driver.submit(1);
     let byte = driver.owner_byte(0);

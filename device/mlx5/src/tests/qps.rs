@@ -221,7 +221,7 @@ fn objects_used_by_qp_cannot_be_destroyed() {
     let rmp = CreateRmp { context: RmpContext { queue, ..RmpContext::default() } };
     let created = all.driver.ok(&Command::CreateRmp(rmp, Pages::parse(&list)));
     let srq = SrqNumber::parse(&output(&created));
-    // A QP with its own receive queue may have the number of an unused SRQ in its context.
+    // The context of a QP with its own receive queue may contain an unused SRQN.
     let own = QpContext { srqn: srq.srqn, ..all.of(Service::Rc) };
     let other = all.create(own);
     all.driver.ok(&Command::DestroyRmp(srq));

@@ -98,7 +98,7 @@ fn empty_srq_resumes_after_receive_is_posted() {
     assert!(b.reap().is_empty() && b.events().contains(&last));
 }
 
-/// Creates an XRC initiator, and an XRC target with its domain and SRQ.
+/// Creates an XRC initiator and an XRC target with its domain and SRQ.
 fn xrc() -> (User, User, Srqn) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&QpContext { receive_kind: 3, ..a.context(Service::Xrc) }, 2);

@@ -1,4 +1,4 @@
-//! Checks that apply to all commands, and checks of device-wide commands.
+//! Checks for all commands, and additional checks for device-wide commands.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;

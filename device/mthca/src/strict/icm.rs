@@ -1,4 +1,4 @@
-//! Checks ICM mappings, and the contexts in mapped ICM.
+//! Checks ICM mappings and the contexts in mapped ICM.
 
 use std::ops::RangeInclusive;
 

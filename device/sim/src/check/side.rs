@@ -421,7 +421,7 @@ impl Checker<'_> {
             let ops = &self.ops(id)[..side.sends.posted];
             let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
             let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
-            // The engine may have consumed the NOPs that follow, and fetched one more request without starting it.
+            // The engine may have consumed the NOPs that follow and fetched one more request without starting it.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
             ensure!(taken[0] <= most, "{} send requests were fetched (maximum {most})", taken[0]);

@@ -1,4 +1,4 @@
-//! Checks that UC and UD deliver messages whole and exactly as posted, and never one that must be rejected.
+//! Checks that UC and UD deliver messages whole and exactly as posted and never one that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};

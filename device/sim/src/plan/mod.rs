@@ -264,7 +264,7 @@ pub fn slots_key(srq: usize) -> u32 {
     u32::try_from(0x100_0000 + srq).expect("there are few queues")
 }
 
-/// Returns the number of a node's shared queue for a protection domain.
+/// Returns the index of a node's shared queue for a protection domain.
 pub fn srq_of(node: usize, pd: u32) -> usize {
     node * PDS as usize + pd as usize - 1
 }

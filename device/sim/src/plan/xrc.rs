@@ -13,7 +13,7 @@ use engine::{SendOp, Status};
 const DOMAINS: u32 = 2;
 /// Number of SRQs in an XRC domain. Consecutive SRQs alternate between the protection domains.
 const PER_DOMAIN: u32 = 4;
-/// Number of the first XRC SRQ. Lower numbers belong to ordinary SRQs.
+/// SRQ number of the first XRC SRQ. Lower numbers belong to ordinary SRQs.
 const FIRST: usize = 0x10;
 pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
 

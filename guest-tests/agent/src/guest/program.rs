@@ -33,8 +33,8 @@ impl Programs {
         let limit = Duration::from_millis(step.timeout_ms.into());
         if let Some(mut input) = program.stdin.take() {
             let text = step.stdin.clone();
-            // Write from a separate thread: the program may print output before it has read all its input, and may
-            // never read its input at all.
+            // Write from a separate thread: the program may print output before it has read all its input and may never
+            // read its input at all.
             std::thread::spawn(move || input.write_all(text.as_bytes()));
         }
         program.end(limit)

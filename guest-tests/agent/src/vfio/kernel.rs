@@ -1,5 +1,5 @@
-//! A PCI function used through the kernel's vfio driver. Registers are accessed with read(2) and write(2), and
-//! doorbells through a mapping.
+//! A PCI function used through the kernel's vfio driver. Registers are accessed with read(2) and write(2); doorbells
+//! are accessed through a mapping.
 
 use std::fs::File;
 use std::io;

@@ -52,7 +52,7 @@ pub struct DeviceInfo {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BarInfo {
-    /// Number of the BAR, 0 to 5.
+    /// BAR number, 0 to 5.
     pub index: u8,
     pub start: u64,
     pub size: u64,

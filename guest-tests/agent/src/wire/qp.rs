@@ -85,7 +85,7 @@ impl Default for CreateQp {
 pub struct QpInfo {
     /// Identifier for later steps.
     pub id: QpId,
-    /// Number of the QP, including the bits above the table's index mask.
+    /// QPN, including the bits above the table's index mask.
     pub qpn: u32,
     /// lkey of the send queue's buffer.
     pub sq_lkey: u32,
@@ -117,7 +117,7 @@ pub enum Transition {
         qkey: u32,
     },
     ToRtr {
-        /// Number of the peer's queue pair.
+        /// The peer's QPN.
         remote_qpn: u32,
         /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
         mtu: u16,

@@ -217,7 +217,7 @@ pub struct ArmCq {
 pub struct CqInfo {
     /// Identifier for later steps.
     pub id: CqId,
-    /// Number of the CQ, including the bits above the table's index mask.
+    /// CQN, including the bits above the table's index mask.
     pub cqn: u32,
     /// lkey of the buffer.
     pub lkey: u32,
@@ -303,7 +303,7 @@ pub struct SendRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Datagram {
-    /// Number of the peer's queue pair.
+    /// The peer's QPN.
     pub qpn: u32,
     pub qkey: u32,
     /// Path to the peer. A UD WQE lacks fields for `dgid` and `sl`, which are ignored.

@@ -327,7 +327,7 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Makes a device fail. The driver must detect the failure when it polls the health buffer, and restart the device.
+    /// Makes a device fail. The driver must detect the failure when it polls the health buffer and restart the device.
     /// The other device must not be affected.
     async fn recovers(&mut self) -> Result<()> {
         self.set_grace_period(0).await?;
@@ -402,8 +402,8 @@ impl Probe {
         self.vm.run_within(LOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await.map(drop)
     }
 
-    /// Unloads and loads the drivers repeatedly, and checks that the port becomes active each time. The second device
-    /// is left out to save time.
+    /// Unloads and loads the drivers repeatedly and checks that the port becomes active each time. The second device is
+    /// left out to save time.
     async fn cycles(&mut self, cycles: Cycles<'_>) -> Result<()> {
         let second = self.functions[1].clone();
         let bound_by =

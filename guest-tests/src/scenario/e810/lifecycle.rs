@@ -117,7 +117,7 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Unloads and loads the driver repeatedly, and checks that the link comes up each time. The guest's other function is
+/// Unloads and loads the driver repeatedly and checks that the link comes up each time. The guest's other function is
 /// left out to save time.
 pub(super) async fn cycles(probe: &mut Probe, repeated: Cycles<'_>) -> Result<()> {
     let function = probe.function.clone();

@@ -307,7 +307,7 @@ pub(super) fn completion_queues(device: &Device) -> Script {
     script
 }
 
-/// Returns the commands for queue pairs (sections 3.12 and 3.13). `sqe` is the number of a UC QP in SQE.
+/// Returns the commands for queue pairs (sections 3.12 and 3.13). `sqe` is the QPN of a UC QP in SQE.
 pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     let mut script = Script::default();
     let rc = image(device, service::RC);

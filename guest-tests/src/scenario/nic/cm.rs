@@ -15,7 +15,7 @@ use crate::scenario::extent::Extent;
 use crate::testbed::kind::Device;
 
 /// Returns the programs to run between a client and a server. The core run uses all programs over untagged IPv4 unless
-/// `few` is set, and only a few otherwise.
+/// `few` is set. In all other cases, it uses only a few.
 const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Program] {
     match (extent, network, few) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,

@@ -232,7 +232,7 @@ impl Bench {
         loop {
             let ports = [self.statistics(0).await?, self.statistics(1).await?];
             let nics = [self.nic_frames(0).await?, self.nic_frames(1).await?];
-            // testpmd drops frames while its transmit queue is full, and may therefore send fewer than it has received.
+            // testpmd drops frames while its transmit queue is full, so it may send fewer than it has received.
             let are_forwarded = ports[1].sent <= ports[0].received && ports[0].sent <= ports[1].received;
             let are_counted = ports.iter().zip(nics).all(|(port, (received, sent))| {
                 let counted = port.received + port.missed;

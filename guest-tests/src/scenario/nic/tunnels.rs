@@ -13,7 +13,7 @@ pub(super) struct Tunnel {
     module: &'static str,
     /// Link type and options of the tunnel device, without its addresses.
     link: &'static str,
-    /// Number of the network inside the tunnel, which determines the stations' addresses.
+    /// Network number inside the tunnel, which determines the stations' addresses.
     network: u16,
 }
 

@@ -343,7 +343,7 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
 /// Parameters of the MAP_EQ command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
-    /// Number of the EQ to change.
+    /// EQN of the EQ to change.
     pub eqn: Eqn,
     /// Whether to unmap the events instead of mapping them.
     pub remove: bool,

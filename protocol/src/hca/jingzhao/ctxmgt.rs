@@ -198,9 +198,9 @@ pub struct TransPayload {
     pub cq_len: u32,
     /// Protection domain of the send CQ.
     pub cq_pd: Pdn,
-    /// Number of the EQ that the send CQ reports to.
+    /// EQN of the EQ that the send CQ reports to.
     pub eqn: u8,
-    /// Number of the send CQ, 24 bits.
+    /// CQN of the send CQ, 24 bits.
     pub cqn: Cqn,
     pub eq_len: u8,
     pub rlid: Lid,

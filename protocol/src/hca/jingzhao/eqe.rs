@@ -126,7 +126,7 @@ pub enum Eqe {
     },
     /// The CQ has entered the error state.
     CqError {
-        /// Number of the failed CQ.
+        /// CQN of the failed CQ.
         cqn: Cqn,
         /// Reason why the CQ failed.
         fault: CqFault,

@@ -203,7 +203,7 @@ layout! {
     pub struct OutputHeader[16] big_endian {
         /// A value of [`Status`].
         @0x00[31:24]  status: u8 => Status::word,
-        /// Number of the failed check (specific to this device), which the driver logs.
+        /// Code of the failed check (specific to this device), which the driver logs.
         @0x04         syndrome: u32 => Hex,
     }
 }

@@ -73,7 +73,7 @@ layout! {
 }
 
 layout! {
-    /// Contents of the PMLP register. Only the port number is defined here: this device has no pluggable module.
+    /// Contents of the PMLP register. Only the port number is defined here, since this device has no pluggable module.
     pub struct Pmlp[64] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

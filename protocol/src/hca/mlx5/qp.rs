@@ -175,7 +175,7 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// Number of the RMP or XRC SRQ. Drivers set this field even if the QP does not use an SRQ.
+        /// RMP number or XRC SRQ number. Drivers set this field even if the QP does not use an SRQ.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,

@@ -80,7 +80,7 @@ layout! {
 layout! {
     /// Output of CREATE_UCTX and input of DESTROY_UCTX.
     pub struct UctxNumber[16] big_endian {
-        /// Number of the user context, never 0.
+        /// User context number, never 0.
         @0x0a  user: UserId,
     }
 }

@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Output of CREATE_UMEM and input of DESTROY_UMEM.
     pub struct UmemNumber[16] big_endian {
-        /// Number of the UMEM, 24 bits.
+        /// UMEM number, 24 bits.
         @0x08[23:0]  umem: UmemId,
     }
 }

@@ -220,7 +220,7 @@ impl DevLim {
         max_icm_len: 0x8_0000_0000,
     };
 
-    /// Returns the number of the first special QP, called S in section 8.1.
+    /// Returns the QPN of the first special QP, called S in section 8.1.
     pub const fn special_qp_base(&self) -> u32 {
         (1u32 << self.log_reserved_qps).next_multiple_of(2)
     }

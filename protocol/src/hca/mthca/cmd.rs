@@ -284,7 +284,7 @@ const UNMAP: u32 = 1 << 31;
 /// Parameters of a MAP_EQ command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
-    /// Number of the EQ to change.
+    /// EQN of the EQ to change.
     pub eqn: Eqn,
     /// Whether to unmap the events instead of mapping them.
     pub unmap: bool,

@@ -1,4 +1,4 @@
-//! Impairment rules. A rule defines which frames it applies to, when it applies, and its effect.
+//! Impairment rules. A rule defines which frames it applies to, when it applies and what it does to them.
 
 use std::fmt;
 use std::net::IpAddr;

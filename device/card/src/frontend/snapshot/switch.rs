@@ -14,7 +14,7 @@ pub const ROW_VSIS: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsiRow {
     pub vsi: u16,
-    /// Device-wide number of the first receive queue.
+    /// First receive queue, numbered device-wide.
     pub first_queue: u16,
     /// Number of receive queues.
     pub queues: u16,

@@ -179,7 +179,8 @@ impl Transfer {
         let data = rest.get(..DATA_LEN).unwrap_or(rest);
         let segments = self.segments();
         let (first, last) = (number == 1, number == segments);
-        // PayloadLength covers the whole table in the first segment, and only the segment itself in the last one.
+        // PayloadLength is the length of the whole table in the first segment and of the segment itself in the last
+        // one.
         let length = match (first, last) {
             (_, true) => SA_HEADER_LEN + data.len(),
             (true, false) => {

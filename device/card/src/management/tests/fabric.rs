@@ -186,8 +186,8 @@ fn lids_above_254_map_to_switch_ports_modulo_254() {
     assert_eq!(adapter[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0x9c, 0x40]);
 }
 
-/// Sends the requests that ibnodes makes through saquery. All nodes must be listed, and those with guest software under
-/// the name that it has set.
+/// Sends the requests that ibnodes makes through saquery. All nodes must be listed. If guest software has named a node,
+/// that name must be shown.
 #[test]
 fn node_records_list_all_nodes() {
     let mut fabric = Fabric::new(&[(1, true), (2, true), (3, false)]);

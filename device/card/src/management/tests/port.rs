@@ -186,7 +186,7 @@ fn subnet_manager_lid_cannot_be_set() {
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
     (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f);
-    // Set MasterSMLID, and MasterSMSL, which shares a byte with NeighborMTU.
+    // Set MasterSMLID and MasterSMSL, which shares a byte with NeighborMTU.
     mad[82..84].copy_from_slice(&[0, 1]);
     mad[100] |= 5;
     let set = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();

@@ -1,12 +1,12 @@
 //! Finds the bus address of a byte in a region, either through page tables or through lists of other keys.
 //!
 //! An indirect key lists ranges of other keys, which may be indirect in turn. A list is read entry by entry, on demand.
-//! The keys in a list are checked when their bytes are accessed, not when the list is written. An access therefore
-//! fails if a listed key has been invalidated in the meantime.
+//! The keys in a list are checked when their bytes are accessed, not when the list is written. If a listed key has been
+//! invalidated in the meantime, the access fails.
 //!
 //! A strided list begins with a header. The ranges after the header form a pattern, which is repeated. An offset is
 //! divided by the length of one repetition: the quotient is the number of the repetition, and the remainder is looked
-//! up in a single copy of the pattern. The number of repetitions therefore does not affect the cost of an access.
+//! up in a single copy of the pattern. The cost of an access does not depend on the number of repetitions.
 //!
 //! | check | key of the request | keys in lists |
 //! |---|---|---|

@@ -233,7 +233,7 @@ fn replies_to_one_sender_are_rate_limited() {
     }
 }
 
-/// An attacker that forges its source address causes no more traffic than it sends, and no traffic to third parties.
+/// An attacker that forges its source address triggers no more traffic than it sends, and none to third parties.
 #[test]
 fn replies_are_not_longer_than_requests() {
     for question in [ping(), arp_request(), ping6(), solicitation(), probe6(), unicast_solicitation()] {

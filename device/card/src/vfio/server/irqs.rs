@@ -81,7 +81,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// Returns whether a descriptor may be an eventfd: `fstat` does not report a file type for eventfds. Other descriptors
+/// Returns whether a descriptor may be an eventfd. `fstat` does not report a file type for eventfds. Other descriptors
 /// are rejected: a write to a pipe, a terminal or a file on FUSE may block indefinitely.
 fn may_be_eventfd(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Unknown)

@@ -253,8 +253,8 @@ impl Waited {
     }
 }
 
-/// Creates a listening socket with the given access. A user without this access can never connect: the file gets its
-/// group and mode before the socket listens.
+/// Creates a listening socket with the given access. Since the file gets its group and mode before the socket listens,
+/// a user without this access can never connect.
 fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
     let bind_error = |error: Errno| ListenError::Bind { path: path.to_path_buf(), error: error.into() };
     let flags = SocketFlags::CLOEXEC;

@@ -263,7 +263,7 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
 }
 
 /// Describes a region and returns its file if the client may map it. If any region can be mapped, QEMU does not post
-/// writes: stores to the mapping are not ordered with posted writes.
+/// writes, which would not be ordered with stores to the mapping.
 ///
 /// If only part of the region can be mapped, a capability describes that part. If the client's buffer is too small for
 /// the capability, the reply contains the required length and does not permit mapping. The client must then repeat the

@@ -3,7 +3,7 @@ use serde::Deserialize;
 
 use super::*;
 
-/// Number of the receive queue used in these tests.
+/// Receive queue used in these tests.
 const QUEUE: u16 = 2;
 
 /// Length of each buffer, in bytes. Buffers are [`STRIDE`] bytes apart.

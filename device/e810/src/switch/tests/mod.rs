@@ -172,7 +172,7 @@ impl Driver {
         self.command(RuleCommand::Update, rule).map(drop)
     }
 
-    /// Makes VSIs members of a VLAN. Returns the number of the prune list.
+    /// Makes VSIs members of a VLAN. Returns the prune list's ID.
     fn admit(&mut self, vid: u16, vsis: &[u16]) -> u16 {
         let list = self.allocate(0x84);
         self.list(5, list, vsis).unwrap();

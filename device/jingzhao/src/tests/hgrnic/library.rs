@@ -139,7 +139,7 @@ impl Program {
         let Self { caps, driver, .. } = self;
         let mut context = [0; 0xa4];
         let given = match op {
-            // RST2INIT sets the port, and INIT2RTR the RNR timer.
+            // RST2INIT sets the port, and INIT2RTR sets the RNR timer.
             0x19 => 1 << 11,
             0x1a => 1 << 6,
             _ => 0,

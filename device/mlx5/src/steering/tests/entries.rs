@@ -1,4 +1,4 @@
-//! Tests the precedence of entries, and their actions.
+//! Tests the precedence of entries and their actions.
 
 use protocol::hca::mlx5::flow_entry::{EntryFields, FlowContext, FlowDestination, ListedCounter, PushedTag};
 use protocol::ids::MacAddr;

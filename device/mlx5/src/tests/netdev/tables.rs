@@ -1,4 +1,4 @@
-//! Operators' tables of netdev objects, and explanations of stuck queues.
+//! Operators' tables of netdev objects and explanations of stuck queues.
 
 use super::*;
 

@@ -14,7 +14,7 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The cases: a description of the GID, the number of its network, and whether it is an IPv6 GID.
+/// The cases: a description of the GID, its network, and whether it is an IPv6 GID.
 pub(super) const CASES: &[(&str, u16, bool)] = &[
     ("a second IPv4 address", SECOND, false),
     ("a second IPv6 address", SECOND, true),

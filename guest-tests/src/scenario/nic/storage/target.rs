@@ -158,7 +158,7 @@ impl Target {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
-    /// Writes all parts, drops the caches, and checks both the data read back by the client and the data stored by the
+    /// Writes all ranges, drops the caches, and checks both the data read back by the client and the data stored by the
     /// server. The data must have been transferred over RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;

@@ -69,7 +69,7 @@ impl ControlSegment {
 layout! {
     /// XRC segment: the destination SRQ.
     pub struct XrcSegment[16] big_endian {
-        /// Number of the peer's XRC SRQ.
+        /// SRQ number of the peer's XRC SRQ.
         @0x00[23:0]  srqn: Srqn,
     }
 }

@@ -24,7 +24,7 @@ pub enum WqeError {
     /// The WQE ends inside a segment.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
-    /// The WQE contains the number of a different QP.
+    /// The WQE contains the QPN of a different QP.
     #[error("QP number {0} in the WQE does not match the QP")]
     Queue(Qpn),
     /// The opcode is unknown or not supported by the service.

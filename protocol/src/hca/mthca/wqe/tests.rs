@@ -148,7 +148,7 @@ fn inline_icrc_placeholder_is_removed() {
     assert_eq!(wqe.service_level, 5);
 }
 
-/// iPXE uses one segment for the headers, and one for the payload and the ICRC placeholder.
+/// iPXE uses one segment for the headers and one for the payload and the ICRC placeholder.
 #[test]
 fn icrc_placeholder_in_payload_segment_is_removed() {
     let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
