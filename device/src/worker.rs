@@ -283,7 +283,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // Errors from `send` are ignored: the caller may have disconnected.
+            // Errors from `send` are ignored, since the caller may have disconnected.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };

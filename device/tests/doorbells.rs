@@ -125,8 +125,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for entries at or after `consumer`. The CQ is empty, so any consumer index other than 0 causes an event
-/// immediately.
+/// Arms the CQ for entries at or after `consumer`. The CQ is empty, so any consumer index other than 0 triggers an
+/// event immediately.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Maximum length of a line in bytes, including its line feed.
 const MAX_LINE: usize = 2049;
 
-/// Number of commands. Without limits, they would cause 8 MB of log output.
+/// Number of commands. Without limits, they would produce 8 MB of log output.
 const COMMANDS: usize = 500;
 
 const DAY_MS: u64 = 86_400_000;

@@ -135,7 +135,7 @@ impl Lab {
             added,
         };
         let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
-        // Check the modules now. The guest could report an error only after booting.
+        // Check the modules now because the guest could report an error only after booting.
         if !options.modules.is_empty() {
             let kernel = ModuleList::new(&artifacts.kernel.modules)?;
             options.modules.iter().try_for_each(|file| kernel.check_file(file))?;
@@ -449,7 +449,7 @@ impl Lab {
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
-        // Load the user's own modules first. They may replace dependencies of other modules.
+        // Load the user's own modules first, as they may replace dependencies of other modules.
         for file in &self.own_modules {
             wanted.add_file(file)?;
         }

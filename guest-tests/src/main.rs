@@ -237,7 +237,7 @@ fn run(command: Command) -> Result<ExitCode> {
             }
         }
     });
-    // Do not wait for a download. It cannot be cancelled, and its result is no longer needed.
+    // Do not wait for a download, which cannot be cancelled and whose result is no longer needed.
     runtime.shutdown_background();
     result
 }

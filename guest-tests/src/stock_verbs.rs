@@ -67,7 +67,7 @@ pub struct StockQp {
 /// The path to a peer's queue pair.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StockPath {
-    /// The peer's QPN.
+    /// QP number of the peer.
     pub qpn: u32,
     /// GID of the peer, or `None` if the peer is in the same subnet.
     pub gid: Option<String>,

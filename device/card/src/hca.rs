@@ -329,7 +329,7 @@ impl<F: Frontend> Hca<F> {
         }
         self.clear_impairments(None);
         for rule in other.impairments.rules() {
-            // This cannot fail: `other` has the same limit, and its rules did not exceed it.
+            // This cannot fail because `other` has the same limit, which its rules did not exceed.
             let _ = self.impair(rule.clone());
         }
     }

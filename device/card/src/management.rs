@@ -320,7 +320,7 @@ impl Management {
     }
 
     /// Handles a MAD that software sends to the device itself. Returns `None` if the MAD is discarded. The response to
-    /// a directed-route SMP contains the route unchanged: software itself advances it.
+    /// a directed-route SMP contains the route unchanged, since software itself advances it.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {

@@ -2,8 +2,9 @@
 //!
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
 //! the device only through a [`Bus`], whether in the same process or behind a socket. A driver has no clock and no
-//! threads: the owner of the device moves frames and advances time. A register write has taken effect by the time the
-//! call returns. Most functions do not check results, which lets them work on a device whose memory is unmapped.
+//! threads. Instead, the owner of the device moves frames and advances time. A register write has taken effect by the
+//! time the call returns. Most functions do not check results, which lets them work on a device whose memory is
+//! unmapped.
 //!
 //! An encoding error in the `protocol` crate could go unnoticed, since drivers and devices share it. To catch such
 //! errors, tests spell out the bytes that they expect from the device.

@@ -9,9 +9,9 @@
 //! two signals. If several causes are pending, the shortest of their intervals applies. The vector is signalled
 //! immediately if that much time has passed since the last signal.
 //!
-//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are coalesced
-//! until four descriptors have completed, another cause for the same vector fires, or a timeout expires. A frame and
-//! its reply then cause one interrupt instead of two.
+//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are coalesced until
+//! four descriptors have completed, another cause for the same vector fires, or a timeout expires. A frame and its
+//! reply then trigger one interrupt instead of two.
 //!
 //! # Spec
 //! E810 interface, section 3.

@@ -52,9 +52,9 @@ pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 /// limit are dropped as if lost on the wire.
 pub(crate) const PENDING_REPLIES: usize = 64;
 
-/// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer causes at
-/// most one more reply than [`PENDING_REPLIES`]. A malicious peer can prevent coalescing by alternating between
-/// requests that cause different kinds of replies. Replies beyond the limit are dropped.
+/// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer triggers
+/// at most one more reply than [`PENDING_REPLIES`]. A malicious peer can prevent coalescing by alternating between
+/// requests that trigger different kinds of replies. Replies beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
 /// Reply slots reserved for each QP.

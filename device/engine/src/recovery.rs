@@ -69,7 +69,7 @@ impl From<NakCode> for NakKind {
 pub struct Retry {
     /// QP that retransmits packets.
     pub qpn: Qpn,
-    /// Event that causes the retry.
+    /// Event that triggers the retry.
     pub cause: RetryCause,
     /// Oldest unacknowledged PSN, where the retransmission starts.
     pub psn: Psn,

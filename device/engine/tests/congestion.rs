@@ -141,7 +141,7 @@ fn marked_read_response_triggers_cnp() {
 
 #[test]
 fn acks_datagrams_and_drops_do_not_trigger_cnp() {
-    // An acknowledgement carries no data and does not cause a CNP, even if it is marked.
+    // An acknowledgement carries no data and does not trigger a CNP, even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let frame = pair.frames(A).remove(0);
@@ -149,7 +149,7 @@ fn acks_datagrams_and_drops_do_not_trigger_cnp() {
     let ack = pair.frames(B).remove(0);
     deliver_marked(&mut pair, A, &ack);
     assert_eq!(pair.flow(), [""; 0]);
-    // Datagrams are not rate-limited, so a marked datagram does not cause a CNP.
+    // Datagrams are not rate-limited, so a marked datagram does not trigger a CNP.
     let mut pair = of(Service::Ud);
     let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };
@@ -157,7 +157,7 @@ fn acks_datagrams_and_drops_do_not_trigger_cnp() {
     pair.deliver_packet(B, &encap, &Packet { bth, srqn: None, ext: deth, payload: b"data" });
     assert_eq!(pair.flow(), [""; 0]);
     assert_eq!(pair.b.engine.stats().congestion.received_marked, 1);
-    // Dropped packets do not cause notifications.
+    // Dropped packets do not trigger notifications.
     let mut pair = Pair::new();
     let bth = Bth { opcode: Opcode::rc(Operation::SendOnly), pkey: Pkey::new(0x8001), ..cnp(B) };
     pair.deliver_packet(B, &encap, &Packet { bth, srqn: None, ext: Ext::None, payload: b"data" });

@@ -462,7 +462,7 @@ fn duplicate_sequence_naks_consume_no_retries() {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), nak, b"");
         assert_eq!(pair.frames(A).len(), if copy == 0 { 2 } else { 0 }, "copy {copy}");
     }
-    // The next gap causes another retry.
+    // The next gap triggers another retry.
     pair.inject(A, Operation::Acknowledge, Psn::new(0x101), nak, b"");
     assert_eq!(pair.a.sends(), ok([1]));
     assert_eq!(pair.frames(A).len(), 1);

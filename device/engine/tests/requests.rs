@@ -481,7 +481,7 @@ fn rejects_excess_reads_and_atomics() {
     }
 }
 
-/// Section 9.7.5: a duplicate must not cause a NAK, because the request was already accepted.
+/// Section 9.7.5: a duplicate must not trigger a NAK, because the request was already accepted.
 #[test]
 fn duplicate_read_with_invalid_key_is_dropped() {
     let one = |rkey| Ext::Reth(Reth { va: Va::new(VA), rkey: Rkey::new(rkey), dma_len: 8 });

@@ -362,7 +362,7 @@ fn srq_destroyed_during_message_fails_both_qps() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteInvalidRequest))]);
 }
 
-/// Only a packet with the expected PSN can cause a NAK for the SRQ that it names.
+/// Only a packet with the expected PSN can trigger a NAK for the SRQ that it names.
 #[test]
 fn invalid_srq_nak_requires_expected_psn() {
     let mut pair = xrc();

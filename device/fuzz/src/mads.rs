@@ -16,7 +16,7 @@ use super::input::Input;
 
 /// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
-/// Maximum number of datagrams that one operation can cause. A full RMPP window causes the most.
+/// Maximum number of datagrams that one operation can trigger. A full RMPP window triggers the most.
 const CONSEQUENCES: usize = 512;
 
 const PROFILE: NodeProfile = NodeProfile {

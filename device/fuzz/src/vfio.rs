@@ -277,7 +277,7 @@ impl Bench {
         drop(client);
         let Sources { reader, pipe, .. } = sources;
         drop(pipe);
-        // Wait until all copies of `pipe` are closed. Another thread may be starting a program, and its child process
+        // Wait until all copies of `pipe` are closed, since another thread may be starting a program, whose process
         // holds copies until it calls exec.
         let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
         assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "all unexpected descriptors must be closed");

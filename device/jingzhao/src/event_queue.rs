@@ -20,7 +20,7 @@ enum Arm {
     /// The next event raises an interrupt.
     Once,
     /// Every event raises an interrupt until software first uses the ARM_EQ doorbell. A queue whose context is armed
-    /// starts in this state: the public driver never uses that doorbell.
+    /// starts in this state, since the public driver never uses that doorbell.
     UntilFirstDoorbell,
 }
 

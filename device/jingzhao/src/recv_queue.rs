@@ -462,7 +462,7 @@ impl RecvQueue {
                 let written = match extent.end {
                     _ if !self.shows_untouched() => bytes.len(),
                     End::Terminator => GRANULE * (2 + extent.units),
-                    // Leave the units after the list alone. Software may be about to write them.
+                    // Leave the units after the list alone because software may be about to write them.
                     End::Slot | End::Untouched => GRANULE * (1 + extent.units),
                 };
                 free.resize(written.min(bytes.len()), 0xff);

@@ -3,8 +3,8 @@
 //! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
 //! enabled moderation for a CQ, events for its successful SQ WQEs are therefore delayed until another event is written
 //! to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and its
-//! reply then cause one interrupt instead of two. If an event times out, its EQ's events are no longer delayed until an
-//! urgent one is written.
+//! reply then trigger one interrupt instead of two. If an event times out, its EQ's events are no longer delayed until
+//! an urgent one is written.
 //!
 //! # Spec
 //! mlx5 interface, section 9.1: moderation.

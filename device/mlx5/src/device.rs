@@ -396,7 +396,7 @@ impl Frontend for Mlx5 {
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        // Changed QPs do not need any action: a QP's context is updated from the engine when software queries it.
+        // Changed QPs do not need any action, since a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
         let Some(resources) = self.function.resources_mut() else { return false };
         resources.end_turn(cx);

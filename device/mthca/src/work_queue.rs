@@ -62,7 +62,7 @@ pub enum Advance {
     More,
     /// The counter is unchanged or stale; there are no new requests.
     Nothing,
-    /// The counter is ignored: it covers more requests than the queue has slots.
+    /// The counter is ignored because it covers more requests than the queue has slots.
     TooMany,
 }
 

@@ -1,6 +1,6 @@
 //! Generates the limits page of the book.
 //!
-//! Structures are destructured exhaustively, so that a new limit causes a compile error until it is listed.
+//! Structures are destructured exhaustively, so that a new limit breaks the build until it is listed.
 
 use std::fmt::{Display, Write as _};
 

@@ -480,7 +480,7 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0"]);
     command.args(["-b", &BLOCK.to_string(), "-N", &(files + 64).to_string(), "-d"]);
     command.arg(tree).arg(image).arg(blocks.to_string());
-    // Use the package's configuration. The host's own could select other features.
+    // Use the package's configuration, since the host's own could select other features.
     command.env("MKE2FS_CONFIG", tools.join("etc/mke2fs.conf"));
     run(&mut command).with_context(|| format!("cannot create the image {}", image.display()))?;
     ensure!(image.is_file(), "mke2fs succeeded but did not create {}", image.display());

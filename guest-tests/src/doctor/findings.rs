@@ -176,7 +176,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // Drop the suggested fix after the semicolon. The check adds its own.
+    // Drop the suggested fix after the semicolon, since the check adds its own.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     Ok(Program { path, version: version_number(&version).to_owned() })

@@ -192,12 +192,12 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     expect_duration(took, 3 * interval)
 }
 
-/// Checks that a receive with an unterminated list causes at most one RNR NAK, and none if it was posted well before
+/// Checks that a receive with an unterminated list triggers at most one RNR NAK, and none if it was posted well before
 /// the message (JingZhao interface, J-50).
 async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     let shape = CreateQp { recv_style: RecvStyle::Unterminated, ..CreateQp::default() };
-    // A receive posted 300 ms before its message does not cause an RNR NAK. Three seconds are enough even on a busy
+    // A receive posted 300 ms before its message does not trigger an RNR NAK. Three seconds are enough even on a busy
     // host.
     for (rnr_retry, wait) in [(1, Duration::ZERO), (0, Duration::from_secs(3))] {
         let attributes = Attributes { rnr_retry, ..Attributes::default() };

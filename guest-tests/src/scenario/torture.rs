@@ -144,7 +144,7 @@ impl<'a> All<'a> {
             Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
-        // Start the pairs one after the other. Each booting guest needs a whole CPU.
+        // Start the pairs one after the other because each booting guest needs a whole CPU.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
         let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));

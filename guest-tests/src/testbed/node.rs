@@ -116,7 +116,7 @@ impl Node {
     /// # Errors
     /// Fails if the name has no IPv4 address.
     pub(super) async fn ip_of(&self, host: &str) -> Result<Ipv4Addr> {
-        // Use the loopback address. Frames sent to this host's name may arrive from another of its addresses.
+        // Use the loopback address, since frames sent to this host's name may arrive from another of its addresses.
         if self.hosts.get(usize::from(self.rank)).is_some_and(|own| own == host) {
             return Ok(Ipv4Addr::LOCALHOST);
         }

@@ -40,7 +40,8 @@ impl States {
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("cannot create {name}"))?;
-        // Do not follow links: in a directory shared by all users, another user may have created a link with this name.
+        // Do not follow links, since in a directory shared by all users, another user may have created a link with this
+        // name.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
         ensure!(stat.is_dir(), "{name} is not a directory; set HCAD_LAB_STATE to a directory");
         ensure!(

@@ -428,7 +428,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description().await),
         Request::Down => {
-            // Only the first `down` request gets a reply. For later ones, the connection is just closed.
+            // Only the first `down` request gets a reply; for later ones, the connection is just closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }
@@ -456,7 +456,7 @@ async fn begin(
     mut start: Start,
 ) -> Result<(Arc<RunningGuest>, Taken, Start)> {
     let guest = bed.guest(guest)?;
-    // Check the guest first. The port would never be freed if the guest did not execute the command.
+    // Check the guest first, since the port would never be freed if the guest did not execute the command.
     guest.check().await?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);

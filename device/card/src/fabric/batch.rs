@@ -92,7 +92,7 @@ impl TxBatch {
             && let Some(bytes) = self.bytes.get_mut(frame.start..)
         {
             frame.offload = Offload::None;
-            // This cannot fail: frames from the engine are always well-formed.
+            // This cannot fail because frames from the engine are always well-formed.
             let _ = seal(bytes);
         }
     }

@@ -132,8 +132,8 @@ impl UdpFabric {
         self.handle_result(peer, destination, run, result)
     }
 
-    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost: a retry would send the frame
-    /// again to peers that already have it.
+    /// Sends one of several copies of a frame. If the buffer is full, the copy is lost, since a retry would send the
+    /// frame again to peers that already have it.
     fn transmit_now(&mut self, peer: usize, frame: &[u8]) {
         let Some(destination) = self.switch.addr(peer) else { return };
         let result = self.send_bytes(destination, frame, None);
@@ -233,8 +233,8 @@ impl UdpFabric {
 
     fn handle_message(&mut self, now: engine::Instant, peer: usize, message: Message) {
         match message {
-            // No state is kept: padding is removed from every received frame. If the acceptance is lost, the peer sends
-            // another request.
+            // No state is kept, as padding is removed from every received frame. If the acceptance is lost, the peer
+            // sends another request.
             Message::Request(number) => {
                 let _ = self.send_message(peer, Message::Accept(number));
             }

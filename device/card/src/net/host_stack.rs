@@ -28,7 +28,7 @@ use crate::identity::Identity;
 /// Maximum number of pending replies, which accumulate while the fabric is blocked. Replies beyond this limit are
 /// dropped.
 ///
-/// A frame causes at most one reply, which goes to the frame's source and is not longer than the frame. A peer
+/// A frame triggers at most one reply, which goes to the frame's source and is not longer than the frame. A peer
 /// therefore cannot use this port to amplify traffic. The only exception is the advertisement sent in reply to a probe:
 /// it is longer than the probe by an eight-byte option (RFC 4861, section 7.2.4).
 pub(super) const MAX_WAITING: usize = 256;
@@ -53,7 +53,7 @@ pub(super) struct RxContext<'a> {
 }
 
 impl HostStack {
-    /// Handles a frame, which may cause a reply or update the neighbour table.
+    /// Handles a frame, which may trigger a reply or update the neighbour table.
     pub(super) fn serve(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         match cx.ether.ether_type {
             EtherType::Arp => self.on_arp(cx),

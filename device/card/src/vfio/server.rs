@@ -52,7 +52,7 @@ pub trait Device {
     fn region_len(&self, region: Region) -> u64;
 
     /// Returns the file behind a region if the client may map all or part of the region. Stores to the mapping do not
-    /// cause messages.
+    /// trigger messages.
     fn region_file(&mut self, region: Region) -> Option<RegionFile> {
         let _ = region;
         None
@@ -62,8 +62,8 @@ pub trait Device {
 
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
 
-    /// Returns the client's memory. A range is never accessed after it has been unmapped: DMA happens only inside calls
-    /// to the device, on the thread that also unmaps.
+    /// Returns the client's memory. A range is never accessed after it has been unmapped, since DMA happens only inside
+    /// calls to the device, on the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
     fn interrupts(&mut self) -> &mut Interrupts;

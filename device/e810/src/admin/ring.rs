@@ -195,7 +195,7 @@ impl Ring {
         dma.write(free.buffer(), data)?;
         let mut flags = Flags::DONE | Flags::COMPLETE | Flags::BUFFER;
         flags.set(Flags::LARGE, data.len() > LARGE_FROM);
-        // Keep the buffer address. The driver uses it to find the buffer.
+        // Keep the buffer address, which the driver uses to find the buffer.
         let mut all: [u8; PARAMETERS_LEN] = free.parameters;
         all[..8].copy_from_slice(&parameters);
         Ok(Some(Descriptor {

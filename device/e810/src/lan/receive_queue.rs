@@ -67,7 +67,7 @@ pub(in super::super) struct RxOffload {
     pub(in super::super) hash: Option<u32>,
 }
 
-/// Prefetched descriptors. The copies stay valid: software does not modify descriptors between head and tail.
+/// Prefetched descriptors. The copies stay valid because software does not modify descriptors between head and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],
@@ -87,8 +87,8 @@ impl ReceiveQueue {
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Returns the violation in a queue context, if any (strict mode). Data buffers may have length 0: the flow
-    /// director's VSI has a queue that receives nothing.
+    /// Returns the violation in a queue context, if any (strict mode). Data buffers may have length 0, as for the flow
+    /// director's VSI, which has a queue that receives nothing.
     pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {

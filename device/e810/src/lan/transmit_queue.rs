@@ -66,7 +66,7 @@ pub(super) enum Step {
     Idle,
 }
 
-/// Prefetched descriptors. The copies stay valid: software does not modify descriptors between head and tail.
+/// Prefetched descriptors. The copies stay valid because software does not modify descriptors between head and tail.
 #[derive(Debug)]
 struct Window {
     bytes: [[u8; LEN]; WINDOW],

@@ -38,8 +38,8 @@ const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 const MAX_RETRIES: u8 = 7;
 
 /// RNR timer sent in NAKs: 0.64 ms at first, quadrupled with each further NAK, up to 164 ms. The QP context has no
-/// field for the timer. The first timer is short: the device is not notified of posted receives. Later timers are long,
-/// for applications that rely on long timers: rdma_cm connections use 655 ms and few RNR retries.
+/// field for the timer. The first timer is short, since the device is not notified of posted receives. Later timers are
+/// long, for applications that rely on long timers: rdma_cm connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 

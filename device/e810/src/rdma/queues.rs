@@ -175,7 +175,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // Do not read the context for a move to the error state: software may already have freed it.
+    // For a move to the error state, do not read the context, which software may already have freed.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),
@@ -194,7 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // Start the WQEs posted before RTS. Software does not ring the doorbell for them again.
+        // Start the WQEs posted before RTS, since software does not ring the doorbell for them again.
         host::notify_send(rdma, cx, command.qpn);
     }
     Ok(Done::Plain)
@@ -215,7 +215,7 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Do not poll privileged QPs for later WQEs. The kernel completes these itself. It also discards a QP's CQEs before
+    // Do not poll privileged QPs for later WQEs, which the kernel completes itself. It also discards a QP's CQEs before
     // it destroys the QP, so the device must not write another CQE after that.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
@@ -241,7 +241,7 @@ const FLUSHED: u16 = 1;
 ///
 /// Software flushes a QP a second time only if it moved the QP to the error state itself (section 14.2). If the device
 /// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
-/// 10.3.1.8. The device polls both queues instead of waiting for doorbells: receive queues have none.
+/// 10.3.1.8. The device polls both queues instead of waiting for doorbells, which receive queues do not have.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);

@@ -37,8 +37,8 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) offloads: TxOffloads,
 }
 
-/// An error that stops the QP. Any completion or NAK that it causes is already queued. The caller changes the QP state
-/// and flushes the queues.
+/// An error that stops the QP. Any completion or NAK that it produces is already queued. The caller changes the QP
+/// state and flushes the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FatalError {
     /// A send request failed.

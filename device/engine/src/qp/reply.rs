@@ -6,7 +6,7 @@
 //! A peer cannot use the responder to amplify traffic:
 //!
 //! - Replies go to the connection's address, never to an address taken from a packet.
-//! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
+//! - A request packet triggers at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
 //! - The responses to a READ carry only the requested bytes and are sent only if the key permits the access. If a READ
 //!   is repeated while its responses are being sent, they restart instead of being sent twice.
 //! - Datagrams, and packets that no QP accepts, are never replied to.
@@ -270,7 +270,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never causes a NAK: it may be forged or a late copy.
+                // A duplicate never triggers a NAK: it may be forged or a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();

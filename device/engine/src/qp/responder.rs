@@ -9,8 +9,8 @@
 //! | behind, but not a duplicate | drop |
 //!
 //! A fatal NAK moves the QP to ERR. Pending responses and the NAK itself are still sent. Only a packet with the
-//! expected PSN can cause a fatal NAK. A duplicate READ whose key is no longer valid is dropped, so a forged duplicate
-//! cannot tear down the connection.
+//! expected PSN can trigger a fatal NAK. A duplicate READ whose key is no longer valid is dropped, so a forged
+//! duplicate cannot tear down the connection.
 //!
 //! Every XRC request specifies an SRQ, even if it does not consume a receive request. The target rejects a request for
 //! an SRQ that does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose

@@ -33,7 +33,7 @@ pub(super) fn manage(
         Some(PageOperation::CannotGive) => Ok(nothing()),
         Some(PageOperation::Give) => enabled.pages.give(manage.count, list).map(|()| nothing()),
         Some(PageOperation::Take) => {
-            // Return only as many pages as the output can list. The driver could not recover any others.
+            // Return only as many pages as the output can list, since the driver could not recover any others.
             let room = output_len.saturating_sub(ManagedPages::LEN) / ADDRESS_LEN;
             let wanted = usize::try_from(manage.count).unwrap_or(usize::MAX);
             let returned = enabled.pages.take(wanted.min(room));

@@ -256,7 +256,7 @@ impl Posted<'_> {
             return;
         }
         let (ahead, waiting) = (index.wrapping_sub(queue.taken()), sent.wrapping_sub(queue.taken()));
-        // Compare only if the device has not fetched the WQE yet. Afterwards, the blocks may already hold another WQE.
+        // Compare only if the device has not fetched the WQE yet, since the blocks may hold another WQE afterwards.
         if ahead < waiting
             && u32::from(waiting) <= queue.blocks()
             && let Ok(stored) = queue.head::<{ size_of::<WqeHead>() }>(index, buffer, dma)

@@ -1,4 +1,4 @@
-//! Strict mode: each violation causes exactly one report, and correct software causes none.
+//! Strict mode: each violation produces exactly one report, and correct software produces none.
 
 use card::frontend::testing::exchange;
 use card::telemetry::monitor::Rule;

@@ -44,7 +44,7 @@ pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
     resources.srqs.remove(index);
-    // Drop a pending limit event. The SRQ no longer exists.
+    // Drop a pending limit event, since the SRQ no longer exists.
     resources.low_srqs.retain(|low| *low != srqn);
     Ok(if command.out_param == 0 { Answer::Nothing } else { answer })
 }

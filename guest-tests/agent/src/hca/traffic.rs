@@ -268,7 +268,7 @@ impl<'a> Running<'a> {
             let room = flow.depth.max(1).min(flow.slots).saturating_sub(outstanding);
             let room = room.min(hca.qp(flow.qp)?.free_sends());
             let batch = flow.batch.max(1).min(flow.count - self.posted);
-            // Post only full batches. A smaller batch would change what is measured.
+            // Post only full batches, since a smaller batch would change what is measured.
             if batch == 0 || room < batch.min(flow.depth.max(1)) {
                 return Ok(());
             }

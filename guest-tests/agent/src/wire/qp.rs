@@ -117,7 +117,7 @@ pub enum Transition {
         qkey: u32,
     },
     ToRtr {
-        /// The peer's QPN.
+        /// QP number of the peer.
         remote_qpn: u32,
         /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
         mtu: u16,

@@ -303,7 +303,7 @@ pub struct SendRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Datagram {
-    /// The peer's QPN.
+    /// QP number of the peer.
     pub qpn: u32,
     pub qkey: u32,
     /// Path to the peer. A UD WQE lacks fields for `dgid` and `sl`, which are ignored.

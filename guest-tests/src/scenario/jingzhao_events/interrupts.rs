@@ -58,8 +58,8 @@ async fn vmm_mask(driver: &mut impl Driver) -> Result<()> {
     others_go_on(driver, Mask::Vmm(VECTOR)).await
 }
 
-/// Checks that several events raised under a mask cause a single interrupt when the mask is lifted. If `shown` is set,
-/// also checks that the device's pending bits show the interrupt.
+/// Checks that several events raised under a mask trigger a single interrupt when the mask is lifted. If `shown` is
+/// set, also checks that the device's pending bits show the interrupt.
 async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;

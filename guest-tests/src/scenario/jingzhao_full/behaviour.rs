@@ -67,7 +67,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let old = vm.call(CreateMr::default()).await?;
     let new = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, Service::Rc).await?;
-    // The CQ has 4 entries. The QP is in ERR, where each doorbell causes a flush completion (section 10.5).
+    // The CQ has 4 entries. The QP is in ERR, where each doorbell produces a flush completion (section 10.5).
     let mut commands = vec![with(0x016, CQN, &cqc(2, old.key))];
     commands.extend(walk(&qp, Rts).into_iter().take(1));
     let image = qp.image().word(0x70, CQN).word(0x8c, CQN);

@@ -1,4 +1,4 @@
-//! Runs a driver with planted bugs and checks that each causes exactly the expected violation reports.
+//! Runs a driver with planted bugs and checks that each produces exactly the expected violation reports.
 //!
 //! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver and performs the
 //! same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the
@@ -137,7 +137,7 @@ async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<(
     before.expect_none_since(node).await
 }
 
-/// Checks that a bug causes exactly the expected reports, and that the daemon's log identifies it.
+/// Checks that a bug produces exactly the expected reports, and that the daemon's log identifies it.
 async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
     let before = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;

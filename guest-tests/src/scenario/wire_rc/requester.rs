@@ -26,7 +26,7 @@ mod completion {
     pub(super) const REMOTE_INVALID_RD_REQUEST: u8 = 0x21;
 }
 
-/// Attributes with a timeout of 8.6 s, long enough that delays on a busy host do not cause retransmissions.
+/// Attributes with a timeout of 8.6 s, long enough that delays on a busy host do not trigger retransmissions.
 const LONG_TIMEOUT: Attributes = Attributes { timeout: 21, ..Attributes::DEFAULT };
 /// Length of a message that takes three packets.
 const THREE: u32 = 700;
@@ -351,8 +351,8 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that copies of a NAK do not cause further retransmissions. A responder sends only one NAK per gap: copies can
-/// only come from the network (IBTA 9.7.5.2).
+/// Checks that copies of a NAK do not trigger further retransmissions. A responder sends only one NAK per gap: copies
+/// can only come from the network (IBTA 9.7.5.2).
 fn nak_copies(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;

@@ -267,7 +267,7 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
     let packets = link.send_message(0, &payload);
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::RNR | timer, 0)?;
-    // The packets after the rejected one are out of sequence, but must not cause another NAK while the RNR NAK is
+    // The packets after the rejected one are out of sequence, but must not trigger another NAK while the RNR NAK is
     // outstanding.
     link.expect_silence()?;
     link.post_receive(0, 4096)?;
@@ -418,7 +418,7 @@ fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.expect_memory(0, &16u64.to_le_bytes())
 }
 
-/// Checks that a duplicate READ with a wrong key is not answered. Only a packet with the expected PSN may cause a NAK
+/// Checks that a duplicate READ with a wrong key is not answered. Only a packet with the expected PSN may trigger a NAK
 /// (IBTA 9.7.5).
 fn duplicate_read_of_wrong_key(link: &mut Link<'_>) -> Result<()> {
     let request = link.read_request(0, link.reth(0, 8));

@@ -99,7 +99,7 @@ codes! {
 pub enum QueueWord {
     /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request for a NIC state. The address bits are ignored: the driver merely writes back what it has read.
+    /// Request for a NIC state. The address bits are ignored, since the driver merely writes back what it has read.
     Request {
         /// Code of the requested state; see [`NicState`].
         state: u8,

@@ -143,7 +143,7 @@ fn member(context: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberReco
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
     let wanted = McMemberRecord::parse(request.attribute());
-    // A port may join only on its own behalf: every other port has its own SA.
+    // A port may join only on its own behalf because every other port has its own SA.
     if wanted.mgid[0] != 0xff || wanted.port_gid != gid(context.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }

@@ -27,7 +27,7 @@ use vmm_sys_util::signal::register_signal_handler;
 /// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More occur only
+/// Maximum number of times that one mapping is replaced. A single thread triggers only one replacement. More occur only
 /// if several threads access lost pages concurrently, or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
@@ -221,8 +221,8 @@ fn replace(slot: &Slot, address: usize) -> bool {
     // SAFETY: this is one entire mapping of this module, which the ongoing access keeps in place. Its bytes are
     // accessed only through volatile operations and may change at any time.
     unsafe {
-        // Release the pages in pieces first. This shortens the call below, during which other threads cannot map
-        // memory. A huge page that is longer than a piece is not released early, which is harmless.
+        // Release the pages in pieces first to shorten the call below, during which other threads cannot map memory. A
+        // huge page that is longer than a piece is not released early, which is harmless.
         for done in (0..len).step_by(RELEASE_LEN) {
             let _ = madvise(at.wrapping_byte_add(done), RELEASE_LEN.min(len - done), Advice::LinuxDontNeed);
         }

@@ -109,8 +109,8 @@ fn requests_posted_in_error_state_are_flushed() {
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
     pair.settle();
     assert_eq!(failure(&mut pair.a, 1).0, 0x102);
-    // The driver has not flushed yet. The device waits for the driver to flush: the first flush CQE must report the
-    // cause.
+    // The driver has not flushed yet. The device waits for the driver to flush, since the first flush CQE must report
+    // the cause.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     wait_us(&mut pair, PERIOD_US);
     nothing(&mut pair.a);

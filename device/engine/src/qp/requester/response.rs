@@ -95,9 +95,9 @@ impl Requester {
                 // IBTA 9.7.5.2: a responder sends one NAK per gap, so another NAK for the same PSN is a late or
                 // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
-                // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK,
+                // After a packet is refused with an RNR NAK, the packets in flight after it can trigger a sequence NAK,
                 // which must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK is
-                // late and must not cause another retry.
+                // late and must not trigger another retry.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
@@ -253,7 +253,7 @@ impl Requester {
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;
-        // The loop terminates: each iteration but the last removes a request from the queue.
+        // The loop terminates because each iteration but the last removes a request from the queue.
         while left > 0 {
             let Some(front) = self.queue.front() else { break };
             if front.returns_data() {

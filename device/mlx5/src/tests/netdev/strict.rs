@@ -1,4 +1,4 @@
-//! Strict mode: each violation on an SQ or RQ causes one report, and correct software causes none.
+//! Strict mode: each violation on an SQ or RQ produces one report, and correct software produces none.
 
 use card::telemetry::monitor::Rule;
 

@@ -1,4 +1,4 @@
-//! Tests rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA stops responding.
+//! Tests rejected requests. Each triggers a NAK and moves the queue pair to ERR, after which the HCA stops responding.
 
 use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};

@@ -135,7 +135,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 #[test]
 fn replies_reach_only_sender_without_amplification() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
-    // Each entry consists of a name, a frame, whether the frame causes a reply, and how many bytes longer than the
+    // Each entry consists of a name, a frame, whether the frame triggers a reply, and how many bytes longer than the
     // frame the reply may be.
     let kinds = [
         ("ARP request", arp_request(), true, 0),
