@@ -158,7 +158,7 @@ impl Cli {
     /// a configured socket gets an inherited socket or a socket path in the runtime directory.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or if the file or an option is invalid.
+    /// Fails if the file cannot be read or if the file or an option is invalid.
     pub fn configuration(&self, inherited: &mut Inherited) -> Result<Config, ConfigError> {
         let mut config = match (self.device.configuration(), &self.config) {
             (Some(config), _) => config?,

@@ -41,7 +41,7 @@ enum Missing {
     Refused(String),
 }
 
-/// The process's sandbox. Empty if the sandbox is disabled, or before [`begin`] is called.
+/// The process's sandbox. Empty if the sandbox is disabled or before [`begin`] is called.
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 
 #[derive(Debug)]
@@ -98,7 +98,7 @@ fn is_member(group: Gid) -> bool {
 fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
     [
-        // Needed to attach to another user's interface, or to create an interface.
+        // Needed to attach to another user's interface or to create an interface.
         (CapabilitySet::NET_ADMIN, paths::has_tap(config)),
         (CapabilitySet::NET_BIND_SERVICE, config.devices.iter().any(is_low)),
         (CapabilitySet::CHOWN, !groups.iter().all(|group| is_member(*group))),

@@ -206,7 +206,7 @@ async fn keep_alive(notify: &Notify) {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// SIGHUP, if it stops the daemon. `None` if SIGHUP reloads the configuration, or if the parent process ignored it
+    /// SIGHUP, if it stops the daemon. `None` if SIGHUP reloads the configuration or if the parent process ignored it
     /// (as nohup does).
     hangup: Option<Signal>,
 }

@@ -54,7 +54,7 @@ pub enum ReplayError {
 /// Replays a file and prints the result to `out`.
 ///
 /// # Errors
-/// Fails if the recording cannot be replayed, or if the replay differs from it.
+/// Fails if the recording cannot be replayed or if the replay differs from it.
 pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
     let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(|error| unreadable(error.into()))?;

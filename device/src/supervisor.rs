@@ -44,7 +44,7 @@ pub enum Failure {
     Panic(String),
 }
 
-/// Runs a device until a shutdown is requested, or until the client that it inherited disconnects. Without `rebuild`,
+/// Runs a device until a shutdown is requested or until the client that it inherited disconnects. Without `rebuild`,
 /// the first failure is final.
 ///
 /// # Errors

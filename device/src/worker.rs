@@ -198,7 +198,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Self { maker: Some(maker), ..self }
     }
 
-    /// Serves until a shutdown is requested through `mailbox`, or until an inherited client disconnects.
+    /// Serves until a shutdown is requested through `mailbox` or until an inherited client disconnects.
     ///
     /// # Errors
     /// Fails if the fabric's socket or `epoll` becomes unusable. Clients and peers cannot cause this.
@@ -611,7 +611,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests, or for socket buffer space if replies are pending. A paused client is
+    /// Watches the client for requests or for socket buffer space if replies are pending. A paused client is
     /// deregistered: `epoll` would report a closed peer even if no events were requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {

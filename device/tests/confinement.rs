@@ -67,7 +67,7 @@ fn files_are_created_only_in_configured_directories() {
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // The control socket's folder is not writable, since `confinement` replaces the setting from `with_control`.
+        // The control socket's directory is not writable, since `confinement` replaces the setting from `with_control`.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();

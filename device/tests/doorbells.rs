@@ -102,7 +102,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// Returns a driver with a CQ, and with an EQ for the CQ's events.
+/// Returns a driver with a CQ and with an EQ for the CQ's events.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();

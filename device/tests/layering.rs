@@ -82,12 +82,12 @@ const DEVICE: &[(&str, &[&str])] = &[
 /// The interfaces with a host command register. Each of them has its own strict mode.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
-/// Returns the source folder of a crate below `device/`, or of `device` itself.
+/// Returns the source directory of a crate below `device/` or of `device` itself.
 fn source(package: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src")
 }
 
-/// Returns all Rust files below a folder, except for tests.
+/// Returns all Rust files below a directory, except for tests.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -241,7 +241,7 @@ fn outputs_do_not_use_debug_format() {
     assert!(seen > 100, "found only {seen} files");
 }
 
-/// Returns the Rust files below the folder `at`, except for tests. If `at` is a file, returns only that file.
+/// Returns the Rust files below the directory `at`, except for tests. If `at` is a file, returns only that file.
 fn sources(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
         return vec![at.to_owned()];

@@ -563,7 +563,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
             let _over = over;
             [&quiet, &stop].map(|stop| traffic.run(&done, stop))
         });
-        // Measures for at least `least`, and until every attacker has completed two rounds.
+        // Measures for at least `least` and until every attacker has completed two rounds.
         let measured = |least: Duration, rounds: &[AtomicU32]| {
             let (start_time, before) = (Instant::now(), done.load(Ordering::Relaxed));
             let mut most = 0;

@@ -63,7 +63,7 @@ impl AgentLink {
     /// omits pings.
     ///
     /// # Errors
-    /// Fails if the link is closed, or if the agent does not reply in time.
+    /// Fails if the link is closed or if the agent does not reply in time.
     pub async fn ping(&mut self, limit: Duration) -> Result<()> {
         self.exchange(limit, Ping {}, false).await.map(drop)
     }

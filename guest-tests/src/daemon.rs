@@ -221,7 +221,7 @@ impl Daemon {
     /// Starts `hcad` for one or more HCAs by running the given command and waits until guests can be attached.
     ///
     /// # Errors
-    /// Fails if the daemon does not become ready, or if no HCA is given.
+    /// Fails if the daemon does not become ready or if no HCA is given.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
         let first = specs.first().context("hcad requires at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
@@ -313,7 +313,7 @@ impl Daemon {
     /// Returns the counter at a path in the output of `hcactl counters`, such as `/engine/drops/wrong_qkey`.
     ///
     /// # Errors
-    /// Fails if the counter does not exist, or if the daemon does not respond.
+    /// Fails if the counter does not exist or if the daemon does not respond.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         self.control.counter(place).await
     }
@@ -370,7 +370,7 @@ impl Control {
     /// Runs `hcactl` as [`Daemon::control`] does.
     ///
     /// # Errors
-    /// Fails if `hcactl` reports an error, or if its output is not JSON.
+    /// Fails if `hcactl` reports an error or its output is not JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket);
@@ -398,7 +398,7 @@ impl Control {
     /// Returns the same counts as [`Daemon::violations`].
     ///
     /// # Errors
-    /// Fails if `hcactl` reports an error, or if its output lacks these counters.
+    /// Fails if `hcactl` reports an error or its output lacks these counters.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
@@ -410,7 +410,7 @@ impl Control {
     /// Returns whether a VMM is connected to the HCA. Returns `false` if the HCA has been removed from the daemon.
     ///
     /// # Errors
-    /// Fails if `hcactl` reports an error, or if its output has an unexpected form.
+    /// Fails if `hcactl` reports an error or if its output has an unexpected form.
     pub async fn has_vmm(&self) -> Result<bool> {
         // With a device number, `hcactl` would report an error for a device that was removed.
         let all = Self { device: None, ..self.clone() };
@@ -420,7 +420,7 @@ impl Control {
     /// Returns the same counter as [`Daemon::counter`].
     ///
     /// # Errors
-    /// Fails if `hcactl` reports an error, or if the counter does not exist.
+    /// Fails if `hcactl` reports an error or the counter does not exist.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);

@@ -61,7 +61,7 @@ impl Pair {
     /// KVM, this takes about ten seconds on an idle machine. The first boot on a machine downloads the guests.
     ///
     /// # Errors
-    /// Fails if a program is missing, or if a guest does not boot. The error names the directory with the logs.
+    /// Fails if a program is missing or a guest does not boot. The error names the directory with the logs.
     pub fn boot(kind: Kind) -> Result<Self> {
         Self::boot_with(kind, &[])
     }

@@ -303,7 +303,7 @@ impl Lab {
     /// Returns the image for a guest with a Debian root file system, whose tools can load all modules of the kernel.
     ///
     /// # Errors
-    /// Fails if a package cannot be fetched, or if a module or a file is missing.
+    /// Fails if a package cannot be fetched or if a module or a file is missing.
     pub async fn debian_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;

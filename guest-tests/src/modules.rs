@@ -60,7 +60,7 @@ impl ModuleList {
     /// of the kernel's modules.
     ///
     /// # Errors
-    /// Fails if the file is not a module, or if the version strings differ.
+    /// Fails if the file is not a module or if the version strings differ.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
@@ -87,7 +87,7 @@ impl ModuleList {
     /// Adds a user's own module, which replaces the kernel's module with the same name.
     ///
     /// # Errors
-    /// Fails if the module cannot be read, or if the kernel lacks a dependency.
+    /// Fails if the module cannot be read or if the kernel lacks a dependency.
     pub fn add_file(&mut self, file: &Path) -> Result<()> {
         let name = name_of(file)?;
         self.modules.retain(|module| module.name != name);
@@ -112,7 +112,7 @@ impl ModuleList {
 /// Derives a module's name from its file name.
 ///
 /// # Errors
-/// Fails if the path has no file name, or if the file name is not UTF-8.
+/// Fails if the path has no file name or if the file name is not UTF-8.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
     Ok(canonical(stem.with_context(|| {

@@ -62,7 +62,7 @@ impl Monitor {
     /// Waits for an event about a device. Events that QEMU sent before this call may be missed.
     ///
     /// # Errors
-    /// Fails if the event does not occur within `limit`, or if QEMU has exited.
+    /// Fails if the event does not occur within `limit` or if QEMU has exited.
     pub async fn event(&mut self, name: &str, device: &str, limit: Duration) -> Result<()> {
         let search = async {
             loop {

@@ -153,7 +153,7 @@ impl Peer {
     /// HCA number `other` at `to`.
     ///
     /// # Errors
-    /// Fails if Python is missing, or if scapy cannot be fetched.
+    /// Fails if Python is missing or scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python"))
@@ -190,7 +190,7 @@ impl Peer {
     /// Receives the next packet.
     ///
     /// # Errors
-    /// Fails if no packet arrives within a minute, or if the packet's ICRC is wrong.
+    /// Fails if no packet arrives within a minute or if the packet's ICRC is wrong.
     pub fn receive(&mut self) -> Result<Packet> {
         self.receive_within(PACKET_TIMEOUT)?
             .with_context(|| format!("no packet arrived within {PACKET_TIMEOUT:?}"))

@@ -121,7 +121,7 @@ impl Process {
     /// Waits for the next line in the program's log that contains `text`.
     ///
     /// # Errors
-    /// Fails if no such line appears within `limit`, or if the program exits first.
+    /// Fails if no such line appears within `limit` or if the program exits first.
     pub async fn line(&mut self, text: &str, limit: Duration) -> Result<String> {
         let failure = match timeout(limit, self.next_line(text)).await {
             Ok(Ok(Some(line))) => return Ok(line),

@@ -83,7 +83,7 @@ impl Exchange {
     /// Runs both programs, regardless of their exit status. If the client fails, the server is killed.
     ///
     /// # Errors
-    /// Fails if the server does not become ready, or if the client takes too long.
+    /// Fails if the server does not become ready or if the client takes too long.
     pub async fn ends(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let waiting = spawn(server, &self.server).await?;
         if let Err(error) = self.ready.wait(server, waiting, &self.server).await {

@@ -288,7 +288,7 @@ impl Vm {
     /// slots follow.
     ///
     /// # Errors
-    /// Fails if QEMU rejects the device, or if the guest was started without a free hot-plug slot.
+    /// Fails if QEMU rejects the device or if the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let mut device = vfio_user_behind(socket, &slot(number));
@@ -300,7 +300,7 @@ impl Vm {
     /// Unplugs the HCA that [`Self::plug`] plugged into slot `number` and waits until the guest has released it.
     ///
     /// # Errors
-    /// Fails if the guest does not release the HCA within `limit`, or if QEMU rejects the request or exits.
+    /// Fails if the guest does not release the HCA within `limit` or if QEMU rejects the request or exits.
     pub async fn unplug(&mut self, number: usize, limit: Duration) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
         let id = card(number);

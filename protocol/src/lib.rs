@@ -1,4 +1,4 @@
-//! Formats of packets on the wire, and of the interfaces between guest driver and device.
+//! Formats of packets on the wire and of the interfaces between guest driver and device.
 //!
 //! Every object has two representations: the raw bytes, and a parsed value with only the meaningful fields. `parse`
 //! accepts untrusted bytes and never panics. `emit` writes every byte, including reserved bytes.

@@ -29,7 +29,7 @@ use protocol::hca::mlx5::umr::{MkeyMask, UmrControl};
 use protocol::hca::mlx5::vport::VportContext;
 use protocol::hca::mlx5::wqe::{ControlSegment, DatagramSegment, RecvWqe, SendWqe, SrqEntry};
 
-/// Checks that a layout ignores unnamed bits, and that its fields survive a round trip through `emit` and `parse`.
+/// Checks that a layout ignores unnamed bits and that its fields survive a round trip through `emit` and `parse`.
 macro_rules! round_trip {
     ($bytes:expr, $($layout:ty),* $(,)?) => {$({
         let object = <$layout>::parse($bytes.first_chunk().unwrap());

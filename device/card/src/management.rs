@@ -30,10 +30,10 @@
 //!   through the switch of the sender's HCA and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
 //! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. So a remote Set is rejected
-//!   unless the guest has configured an M_Key and the request carries it. A port that is down, or that software has not
-//!   opened, does not answer any request.
+//!   unless the guest has configured an M_Key and the request carries it. A port that is down or that software has not
+//!   opened does not answer any request.
 //!
-//! This module does no I/O and does not read the clock. A MAD from the guest arrives through MAD_IFC, or as a frame to
+//! This module does no I/O and does not read the clock. A MAD from the guest arrives through MAD_IFC or as a frame to
 //! one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
 //!
 //! # Spec
@@ -167,7 +167,7 @@ pub struct View {
 pub enum Output {
     /// Deliver to a guest QP.
     ToGuest(Datagram),
-    /// Send to another HCA, or to all HCAs if the destination LID is [`PERMISSIVE_LID`].
+    /// Send to another HCA or to all HCAs if the destination LID is [`PERMISSIVE_LID`].
     ToFabric(Datagram),
     /// Enable or disable the port until the next reset.
     Link(bool),

@@ -36,7 +36,7 @@ impl Error for UnknownQpError {}
 /// Returns the lines that explain the queue pair or NIC queue with the number `qpn`.
 ///
 /// # Errors
-/// Fails if the queue does not exist, or if the queue pair is in RESET.
+/// Fails if the queue does not exist or if the queue pair is in RESET.
 pub fn lines(qpn: u32, explanation: &Explanation) -> Result<Vec<String>, UnknownQpError> {
     let mut lines = match (&explanation.situation, &explanation.queue) {
         (Some(situation), _) => of(qpn, situation),

@@ -45,7 +45,7 @@ pub struct SendDone {
     pub op: SendOp,
     /// Message length in bytes.
     pub byte_len: u32,
-    /// QP number of the connected peer, or of the datagram's destination.
+    /// QP number of the connected peer or of the datagram's destination.
     pub remote_qpn: Qpn,
     /// Destination MAC address of the packets that carried the message.
     pub remote_mac: MacAddr,

@@ -37,7 +37,7 @@ pub(crate) struct Aim {
     /// Key and first address of a region that peers may access.
     pub(crate) key: u32,
     pub(crate) va: u64,
-    /// Addresses of the guest, and of the peer that sends it frames.
+    /// Addresses of the guest and of the peer that sends it frames.
     pub(crate) ends: [Identity; 2],
 }
 

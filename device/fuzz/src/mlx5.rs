@@ -40,13 +40,13 @@ use super::{OPERATIONS, TURNS};
 
 /// Numbers of the first objects that a device creates.
 const UAR: UarIndex = UarIndex::new(0x10);
-/// Second UAR page on a device with trapped doorbells, and on one with mapped doorbells.
+/// Second UAR page on a device with trapped doorbells and on one with mapped doorbells.
 const TRAPPED: UarIndex = UarIndex::new(0x11);
 const MAPPED: UarIndex = UarIndex::new(0x20);
 const EQN: Eqn = Eqn::new(1);
 const CQN: Cqn = Cqn::new(0x40);
 const PD: Pdn = Pdn::new(1);
-/// Numbers of an RC QP connected to itself, and of QP1.
+/// Numbers of an RC QP connected to itself and of QP1.
 const QPNS: [u32; 2] = [0x80, 0x81];
 const KEY: u32 = 0x801;
 /// An indirect key that UMRs can change.

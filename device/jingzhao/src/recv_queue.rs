@@ -222,7 +222,7 @@ impl RecvQueue {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
 
-    /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue, or if the slots are too large.
+    /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue or if the slots are too large.
     fn slot_copy(&mut self) -> Option<Slot> {
         let slots = self.ring.slots();
         // If the position is past the end of a shortened queue, restart from slot 0.

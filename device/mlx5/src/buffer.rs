@@ -67,8 +67,8 @@ impl QueueBuffer {
     /// Copies bytes out of the queue.
     ///
     /// # Errors
-    /// Fails with [`AccessError::Bounds`] past the end of the queue, and with [`AccessError::Unmapped`] if the guest
-    /// has not mapped a page.
+    /// Fails with [`AccessError::Bounds`] past the end of the queue and with [`AccessError::Unmapped`] if the guest has
+    /// not mapped a page.
     pub fn read(&self, dma: &GuestMemory, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, out.len())?;
         let (mut at, mut rest) = (offset, out);

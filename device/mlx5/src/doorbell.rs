@@ -56,7 +56,7 @@ impl Doorbells {
     /// Handles a store at an offset in a page. Returns the doorbell if the store completes one.
     ///
     /// # Errors
-    /// Fails if the register does not exist, or if the store has the wrong width.
+    /// Fails if the register does not exist or if the store has the wrong width.
     pub fn store(
         &mut self,
         page: UarIndex,

@@ -30,7 +30,7 @@ impl Groups {
     /// Adds a QP to a group. Adding a member again has no effect.
     ///
     /// # Errors
-    /// Fails if the GID is not a multicast GID, or if a limit is reached.
+    /// Fails if the GID is not a multicast GID or if a limit is reached.
     pub fn attach(&mut self, gid: [u8; 16], qpn: Qpn) -> Result<(), Rejection> {
         // On Ethernet, a group can have an IPv4 address, stored as an IPv4-mapped GID.
         if !IpAddr::from(Ipv6Addr::from(gid)).to_canonical().is_multicast() {

@@ -89,7 +89,7 @@ pub mod netdev {
     pub const MAX_RQT_ENTRIES: u16 = 1 << 8;
     /// Highest SQ or RQ number. SQs and RQs share 2^13 numbers, which QPs do not use.
     pub const LAST_WORK_QUEUE: u32 = super::first::WORK_QUEUE + (1 << 13) - 1;
-    /// Log2 of the maximum number of blocks in an SQ, and of entries in an RQ.
+    /// Log2 of the maximum number of blocks in an SQ and of entries in an RQ.
     pub const LOG_MAX_WORK_QUEUE: u8 = 14;
     /// Log2 of the minimum RQ entry size in bytes, which is one data segment.
     pub const LOG_MIN_RECV_ENTRY: u8 = 4;

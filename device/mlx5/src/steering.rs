@@ -142,7 +142,7 @@ impl Steering {
     }
 
     /// # Errors
-    /// Fails if the context is invalid, or if there are too many tables.
+    /// Fails if the context is invalid or there are too many tables.
     pub fn create_table(&mut self, context: &FlowTableContext) -> Result<FlowTableId, Rejection> {
         let miss = self.miss(context, context.level)?;
         let table = Box::new(Table::new(context, miss)?);
@@ -155,7 +155,7 @@ impl Steering {
     /// Changes a table's miss action to the one in the context.
     ///
     /// # Errors
-    /// Fails if the table does not exist, or if the context is invalid.
+    /// Fails if the table does not exist or the context is invalid.
     pub fn set_miss(&mut self, id: FlowTableId, context: &FlowTableContext) -> Result<(), Rejection> {
         let miss = self.miss(context, self.table(id)?.level())?;
         let old = std::mem::replace(&mut self.table_mut(id)?.miss, miss);
@@ -291,7 +291,7 @@ impl Steering {
     }
 
     /// # Errors
-    /// Fails if the counter does not exist, or if an entry refers to it.
+    /// Fails if the counter does not exist or if an entry refers to it.
     pub fn dealloc_counter(&mut self, id: FlowCounterId) -> Result<(), Rejection> {
         let counter = self.counters.get(id.get()).ok_or_else(|| Check::FlowCounter.rejects(id.get()))?;
         if counter.references != 0 {

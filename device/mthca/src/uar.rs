@@ -1,7 +1,7 @@
 //! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
 //! Software first updates a doorbell record in memory and then stores a doorbell with the same contents. In a mapped
-//! page, that store just writes a word in memory. The device finds it later, or not at all if another queue's doorbell
+//! page, that store just writes a word in memory. The device finds it later or not at all if another queue's doorbell
 //! has overwritten it. From a 32-bit guest, which stores the word in two halves, the device may find only one. A word
 //! therefore shows only that its page has been used. The device first polls the doorbell record of the queue that the
 //! word names, then those of all queues on the page, in a polling round. The rest of the word is ignored.

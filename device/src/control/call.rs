@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. Each control
+/// Maximum number of pending calls to a device and of calls answered between two turns of its event loop. Each control
 /// client waits for one answer at a time, so the limit equals the maximum number of clients.
 const MAX_CALLS: usize = 16;
 
@@ -219,7 +219,7 @@ impl Handle {
     /// Makes a call without waiting for the answer.
     ///
     /// # Errors
-    /// [`CallError`] if too many calls are pending, or if the thread has ended.
+    /// [`CallError`] if too many calls are pending or the thread has ended.
     pub fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<Answer<T>, CallError> {
         let (answer, answered) = oneshot::channel();
         self.calls.try_send(call(answer)).map_err(|error| match error {

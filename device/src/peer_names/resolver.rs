@@ -1,4 +1,4 @@
-//! The DNS client. It sends requests to the configured name servers, or to the system's if none are configured.
+//! The DNS client. It sends requests to the configured name servers or to the system's if none are configured.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -52,7 +52,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Creates a client for the configured name servers, or for the system's if none are configured.
+    /// Creates a client for the configured name servers or for the system's if none are configured.
     ///
     /// # Errors
     /// Fails if the system's configuration is invalid.

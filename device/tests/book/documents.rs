@@ -81,7 +81,7 @@ fn repetition_is_found_across_lines_and_markup() {
     assert_eq!(repetitions(&texts).len(), 1);
 }
 
-/// Collects the paths of all files and folders in the repository.
+/// Collects the paths of all files and directories in the repository.
 fn files(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -99,7 +99,7 @@ fn quoted(page: &str) -> Vec<String> {
     text_lines(page).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// Paths such as `net/port.rs` may omit leading folders.
+/// Paths such as `net/port.rs` may omit leading directories.
 #[test]
 fn files_named_in_book_exist() {
     let mut all = BTreeSet::new();

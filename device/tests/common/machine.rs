@@ -47,7 +47,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts a daemon with device `id` on the given fabric, and with the extra top-level configuration keys in `more`.
+    /// Starts a daemon with device `id` on the given fabric and with the extra top-level configuration keys in `more`.
     pub(crate) fn start(id: u16, fabric: &Value, more: &[(&str, Value)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (socket, control) = (folder.path().join("hca.sock"), folder.path().join("control.sock"));

@@ -119,7 +119,7 @@ impl Guest {
         self.hca.handle_frame(frame);
     }
 
-    /// Ends a turn. Returns the frames to transmit, and whether work is left.
+    /// Ends a turn. Returns the frames to transmit and whether work is left.
     pub(crate) fn turn(&mut self) -> (Vec<Vec<u8>>, bool) {
         self.hca.set_now(Instant::ZERO);
         let left = self.hca.drain();

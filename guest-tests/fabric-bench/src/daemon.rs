@@ -60,7 +60,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Returns the total CPU time of the daemon's threads named `thread`, or of all its threads if `thread` is `None`.
+    /// Returns the total CPU time of the daemon's threads named `thread` or of all its threads if `thread` is `None`.
     pub(crate) fn time(&self, thread: Option<&str>) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {

@@ -39,7 +39,7 @@ impl Default for Sizes {
     }
 }
 
-/// Log2 of the number of slots in a ring, and of the slot size in bytes.
+/// Log2 of the number of slots in a ring and of the slot size in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
     pub(crate) log_slots: u8,
@@ -162,7 +162,7 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to `peer` on HCA `peer_id`, or on the default peer if `peer_id` is `None`.
+    /// Connects a queue pair to `peer` on HCA `peer_id` or on the default peer if `peer_id` is `None`.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [

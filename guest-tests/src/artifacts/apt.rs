@@ -121,7 +121,7 @@ impl Apt {
     /// Reads the package lists from the first archive in this machine's configuration that has the release's suites.
     ///
     /// # Errors
-    /// Fails if apt is missing, or if no configured archive responds.
+    /// Fails if apt is missing or no configured archive responds.
     pub(super) fn open(
         dir: &Path,
         etc_apt: &Path,

@@ -174,7 +174,7 @@ impl Disks {
     /// Returns the disks for guests with `kernel` and the added packages. Creates the images that are not cached.
     ///
     /// # Errors
-    /// Fails if packages cannot be fetched, or if an image cannot be created.
+    /// Fails if packages cannot be fetched or an image cannot be created.
     pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
         Self::of(cache, kernel, &with_added(cache, kernel.arch, added)?)
     }

@@ -43,7 +43,7 @@ impl ModuleBuild {
     /// are built with the host's compiler against the `build` directory next to that kernel's modules.
     ///
     /// # Errors
-    /// Fails if the tool chain cannot be fetched, or if the user's kernel has no build directory.
+    /// Fails if the tool chain cannot be fetched or if the user's kernel has no build directory.
     pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = Kernel::obtain(cache, Arch::HOST, choice)?;
         let suite = match choice {

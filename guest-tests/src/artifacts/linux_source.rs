@@ -16,7 +16,7 @@ use crate::arch::Arch;
 /// cache and must not be changed.
 ///
 /// # Errors
-/// Fails if the source cannot be fetched, or if the kernel is not Debian's.
+/// Fails if the source cannot be fetched or if the kernel is not Debian's.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let source = Source::of(cache, choice)?;
     let name = folder.rsplit('/').next().unwrap_or(folder);

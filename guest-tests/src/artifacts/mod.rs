@@ -97,7 +97,7 @@ impl Artifacts {
     /// Finds all components in `cache` and fetches missing ones.
     ///
     /// # Errors
-    /// Fails if a part cannot be fetched, or if an override does not exist.
+    /// Fails if a part cannot be fetched or if an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
         let arch = overrides.arch.unwrap_or(Arch::HOST);
         let qemu = match &overrides.qemu {
@@ -170,7 +170,7 @@ impl Artifacts {
     /// Returns a disk with Debian's DDP package for `ice`. The machine's Debian archive must include non-free firmware.
     ///
     /// # Errors
-    /// Fails if the package cannot be fetched, or if the image cannot be created.
+    /// Fails if the package cannot be fetched or if the image cannot be created.
     pub fn debian_ddp(&self) -> Result<PathBuf> {
         ddp::of_debian(&self.cache)
     }
@@ -178,7 +178,7 @@ impl Artifacts {
     /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
     /// # Errors
-    /// Fails if the guests' architecture is not this machine's, or if the boot loader cannot be fetched.
+    /// Fails if the guests' architecture is not this machine's or if the boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         self.require_host_arch("booting from the network")?;
         ipxe::image(&self.cache)
@@ -195,7 +195,7 @@ impl Artifacts {
     /// Returns a disk with rdma-core's own tests. The tests have the same version as rdma-core in the root file system.
     ///
     /// # Errors
-    /// Fails if the tests cannot be fetched, or if the image cannot be created.
+    /// Fails if the tests cannot be fetched or if the image cannot be created.
     pub fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
         rdma_core::tests(&self.cache, self.kernel.arch, rdma_core)
     }
@@ -292,7 +292,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
 /// Builds the root file system with the given additional packages, unless it is already cached.
 ///
 /// # Errors
-/// Fails if packages cannot be fetched, or if the image cannot be created.
+/// Fails if packages cannot be fetched or the image cannot be created.
 pub fn user_space(cache: &Path, arch: Arch, added: &Added) -> Result<()> {
     debian::with_added(cache, arch, added).map(drop)
 }

@@ -23,7 +23,7 @@ pub(super) fn compile_system(tools: &Path, root: &Path) -> Result<()> {
 /// the tree is not mounted at `/`, tracebacks show wrong paths, but nothing else is affected.
 ///
 /// # Errors
-/// Fails if the system has no Python, or if a module does not compile.
+/// Fails if the system has no Python or if a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let mut command = command(system)?;
     command.args(["-S", "-m", "compileall", "-q"]);

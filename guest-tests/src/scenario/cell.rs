@@ -180,7 +180,7 @@ impl Cell {
         Cell { seed: after, ..*self }.arrived(responder, ATOMIC_OFF, len).await
     }
 
-    /// Checks that a guarded buffer contains the message, and that the bytes around it are unchanged.
+    /// Checks that a guarded buffer contains the message and that the bytes around it are unchanged.
     async fn arrived(&self, at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
         at.verify(off - GUARD, GUARD, GUARD_SEED, 0)
             .await

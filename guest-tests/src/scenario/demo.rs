@@ -33,7 +33,7 @@ const HEADING: &str = "operation       size  messages        bytes        time  
 /// all results.
 ///
 /// # Errors
-/// Fails if a guest does not boot, or if data is lost, late or wrong.
+/// Fails if a guest does not boot or if data is lost, late or wrong.
 pub async fn run(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     let accelerator = match lab.accelerator() {

@@ -28,7 +28,7 @@ const PATH_MTU: u16 = 1024;
 const NEW_NUMBER: u8 = 13;
 /// Number of message rounds that two hosts must complete in each phase of a test.
 const ROUNDS: u64 = 2;
-/// Timeout for a DNS change to take effect, and for a traffic phase.
+/// Timeout for a DNS change to take effect and for a traffic phase.
 const PHASE: Duration = Duration::from_secs(120);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

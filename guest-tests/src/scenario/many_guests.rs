@@ -137,7 +137,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Runs all groups' traffic at least once, and until `beside` has completed.
+    /// Runs all groups' traffic at least once and until `beside` has completed.
     async fn round(&mut self, groups: &[Group], beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -179,7 +179,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Checks that exactly the killed processes have been replaced, and that no device has failed.
+    /// Checks that exactly the killed processes have been replaced and that no device has failed.
     async fn others_are_unchanged(&mut self) -> Result<()> {
         for (index, begun) in self.begun.iter().enumerate() {
             let member = self.members.get_mut(index).and_then(Option::as_mut);

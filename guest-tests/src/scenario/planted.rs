@@ -95,7 +95,7 @@ impl Driver {
         before.expect_none_since(node).await
     }
 
-    /// Checks that the reported rules are exactly the bug's, and that a log line identifies the bug.
+    /// Checks that the reported rules are exactly the bug's and that a log line identifies the bug.
     async fn expect_reports(&self, node: &mut StockNode, planted: &Planted) -> Result<()> {
         let before = Violations::by_now(node).await?;
         self.load(node, planted.number).await?;

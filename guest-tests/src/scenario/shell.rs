@@ -21,7 +21,7 @@ const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Boots a pair of guests and connects this terminal to a shell in guest `a` or `b` until the shell exits.
 ///
 /// # Errors
-/// Fails if the scenario does not use a pair of guests, or if the guests do not boot.
+/// Fails if the scenario does not use a pair of guests or if the guests do not boot.
 pub async fn run(lab: &Lab, scenario: &Scenario, guest: &str) -> Result<()> {
     ensure!(
         scenario.pair,

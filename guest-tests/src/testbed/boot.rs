@@ -107,7 +107,7 @@ impl Place {
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC address of the guest's HCA, or of its NIC on the fabric.
+    /// Returns the MAC address of the guest's HCA or of its NIC on the fabric.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]

@@ -72,7 +72,7 @@ impl Ports {
     /// Runs one of the lab's own commands and returns its output. The command must succeed.
     ///
     /// # Errors
-    /// Fails if the guest has stopped, or if the command cannot be started, fails or takes longer than
+    /// Fails if the guest has stopped or if the command cannot be started, fails or takes longer than
     /// [`OWN_COMMAND_TIMEOUT`]. If the command fails, the error contains its output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let seconds = OWN_COMMAND_TIMEOUT.as_secs();

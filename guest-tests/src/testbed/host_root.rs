@@ -33,7 +33,7 @@ impl HostRoot {
     /// Checks that a directory on the host is available at the same path in the guests.
     ///
     /// # Errors
-    /// Fails if the guests have other files there, or if the path is not UTF-8.
+    /// Fails if the guests have other files there or if the path is not UTF-8.
     pub(super) fn check(&self, folder: &Path) -> Result<()> {
         ensure!(folder.to_str().is_some(), "the path {} is not UTF-8", folder.display());
         let own = OWN.iter().find(|own| folder.starts_with(own));

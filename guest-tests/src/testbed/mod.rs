@@ -116,7 +116,7 @@ pub enum DeviceFabric {
 /// Returns the directory that contains the state of running testbeds, creating it if it does not exist.
 ///
 /// # Errors
-/// Fails if the directory cannot be created, or if other users can write to it.
+/// Fails if the directory cannot be created or if other users can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }

@@ -44,7 +44,7 @@ impl NodeArgs {
     /// Returns the guest described by the arguments or, without a rank, by the environment.
     ///
     /// # Errors
-    /// Fails if the description is incomplete, or if the testbed is too large.
+    /// Fails if the description is incomplete or the testbed is too large.
     pub(super) fn node(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Node> {
         let port = self.port;
         let node = match self.rank {

@@ -246,7 +246,7 @@ impl Ip {
     }
 
     /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
-    /// header is treated as payload if it does not fit in the datagram, or if it follows [`MAX_EXTENSIONS`] others.
+    /// header is treated as payload if it does not fit in the datagram or if it follows [`MAX_EXTENSIONS`] others.
     fn parse_v6(bytes: &[u8], lengths: Lengths) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {

@@ -119,7 +119,7 @@ impl<'a> FrameWriter<'a> {
     /// Like [`FrameWriter::new`], but also writes an XRCETH for `srqn` if the opcode requires one.
     ///
     /// # Panics
-    /// Panics if `payload_len` exceeds [`MAX_OFFLOADED_PAYLOAD`], or if `ext` is not the variant that `bth.opcode`
+    /// Panics if `payload_len` exceeds [`MAX_OFFLOADED_PAYLOAD`] or if `ext` is not the variant that `bth.opcode`
     /// requires. Also panics if the opcode requires an XRCETH but `srqn` is missing, or vice versa.
     pub fn with_xrceth(
         out: &'a mut Vec<u8>,
@@ -155,7 +155,7 @@ impl<'a> FrameWriter<'a> {
     /// Returns the error that `append` returns.
     ///
     /// # Panics
-    /// Panics if `append` shortens the buffer, or if the payload exceeds the length passed to [`FrameWriter::new`].
+    /// Panics if `append` shortens the buffer or if the payload exceeds the length passed to [`FrameWriter::new`].
     pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let before = self.out.len();
         append(self.out)?;

@@ -407,7 +407,7 @@ impl<F: Frontend> Hca<F> {
     }
 }
 
-/// Calls `act` with the frame in wire format, or with the frames of its packets if it carries several.
+/// Calls `act` with the frame in wire format or with the frames of its packets if it carries several.
 ///
 /// # Errors
 /// Fails if the frame should carry several packets but is invalid.

@@ -57,8 +57,8 @@ pub struct Source {
 }
 
 impl Addresses {
-    /// Returns the headers of packets from this port to an InfiniBand destination. Returns `None` if the LID is 0, or
-    /// if it is a multicast LID without a valid MGID.
+    /// Returns the headers of packets from this port to an InfiniBand destination. Returns `None` if the LID is 0 or if
+    /// it is a multicast LID without a valid MGID.
     pub fn route(&self, to: &Route, local: Qpn, remote: Qpn) -> Option<Encap> {
         let Route { dlid, service_level, grh } = *to;
         let gid = grh.map(|grh| Ipv6Addr::from(grh.dgid));

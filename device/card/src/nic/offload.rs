@@ -126,7 +126,7 @@ impl Offloads {
     /// Derives the header offsets from a request.
     ///
     /// # Errors
-    /// Fails if a header is shorter than its minimum length, or if an L4 checksum is requested without an IP header.
+    /// Fails if a header is shorter than its minimum length or if an L4 checksum is requested without an IP header.
     pub fn new(request: &Request) -> Result<Self, HeaderError> {
         let Request { ether_len, inserted_len, tunnel, ip, ip_len, l4, l4_len } = *request;
         let mut at = ether_len + inserted_len;

@@ -43,7 +43,7 @@ impl ChecksumStatus {
     }
 }
 
-/// Verifies the transport checksum. Returns `None` if the packet has none, or if software must verify it.
+/// Verifies the transport checksum. Returns `None` if the packet has none or software must verify it.
 fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let is_sum_valid = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {

@@ -43,7 +43,7 @@ impl Recorder {
     /// Writes the recording to `out`. Log messages refer to `out` as `path`.
     ///
     /// # Errors
-    /// Fails if the header cannot be written, or if the writer thread cannot be started.
+    /// Fails if the header cannot be written or if the writer thread cannot be started.
     pub fn to(out: Box<dyn Write + Send>, path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::with_room(out, path, header, max_len, MAX_WAITING)
     }

@@ -45,7 +45,7 @@ fn record_of(steps: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Replays a recording. Returns the number of steps replayed, and how the replay ended.
+/// Replays a recording. Returns the number of steps replayed and how the replay ended.
 fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let source = std::sync::Arc::new(std::sync::Mutex::new(ReplaySource::new(reader(record).unwrap())));
     let sink = RecordSink::playing(source.clone());

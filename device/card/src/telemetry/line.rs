@@ -120,7 +120,7 @@ mod tests {
     /// Number of truncated lines that exhaust the allowance, even if it is partly refilled during the test.
     const LINES: u64 = BURST_LEN / MAX_LEN as u64 + 100;
 
-    /// Logs [`LINES`] lines of twice the maximum length on a new thread. Returns the first line, and whether the thread
+    /// Logs [`LINES`] lines of twice the maximum length on a new thread. Returns the first line and whether the thread
     /// may log another line.
     fn log_long_lines(log: fn(&str)) -> (String, bool) {
         let (reader, sink) = UnixStream::pair().unwrap();

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::file;
 use crate::log_line;
 
-/// Where records are stored, and how many are kept.
+/// Where records are stored and how many are kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {

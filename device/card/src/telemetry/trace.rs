@@ -134,7 +134,7 @@ impl Trace {
         Self::of(Store::to("trace", out, path, Vec::new()), format, device)
     }
 
-    /// Opens a trace to the store described by `keep`, or to [`STANDARD_ERROR`].
+    /// Opens a trace to the store described by `keep` or to [`STANDARD_ERROR`].
     ///
     /// # Errors
     /// Fails if a file cannot be opened.

@@ -25,7 +25,7 @@ impl SharedPages {
     /// Creates pages with `len` zero bytes in total. Memory is allocated only for pages that are touched.
     ///
     /// # Errors
-    /// Fails if the process has reached its descriptor limit, or if the host cannot map the memory.
+    /// Fails if the process has reached its descriptor limit or if the host cannot map the memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = shared_memory::make(NAME, len)?;
         let region = shared_memory::map(file.try_clone()?, len)?;

@@ -150,7 +150,7 @@ impl<B: Bus> Driver<B> {
     /// Executes a command and returns its completion.
     ///
     /// # Panics
-    /// Panics if the device has not completed the command, or if the completion is malformed.
+    /// Panics if the device has not completed the command or if the completion is malformed.
     #[track_caller]
     pub fn execute(&mut self, command: &AdminCommand) -> AdminReply {
         let at = self.issue(command);

@@ -222,7 +222,7 @@ impl<B: Bus> Driver<B> {
     /// the PBLEs start.
     ///
     /// # Panics
-    /// Panics if the operation fails, or if the PBLEs do not start at a segment boundary.
+    /// Panics if the operation fails or if the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
         /// Offset in the buffer and object count, per object type.

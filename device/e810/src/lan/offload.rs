@@ -36,8 +36,7 @@ pub(super) fn tags(context: &ContextDescriptor, inner: Option<u16>) -> Insertion
 /// to insert.
 ///
 /// # Errors
-/// `HeaderLengths` if a header is shorter than its minimum, or if an L4 offload is requested without an IP
-/// header.
+/// `HeaderLengths` if a header is shorter than its minimum or if an L4 offload is requested without an IP header.
 pub(super) fn headers(
     command: Command,
     lengths: HeaderLengths,

@@ -62,8 +62,8 @@ impl Hmc {
     /// Executes "Update SDs".
     ///
     /// # Errors
-    /// Fails if the segment index is out of range, or if the entries are not in mapped memory. Earlier entries remain
-    /// in effect.
+    /// Fails if the segment index is out of range or if the entries are not in mapped memory. Earlier entries remain in
+    /// effect.
     pub(super) fn update(&mut self, dma: &GuestMemory, command: &UpdateSegments) -> Outcome {
         if !command.skip_first {
             self.set(&command.first)?;

@@ -61,7 +61,7 @@ impl Regions {
     /// Executes "Deallocate STag".
     ///
     /// # Errors
-    /// Fails if the STag is not allocated, or if windows are bound to it.
+    /// Fails if the STag is not allocated or if windows are bound to it.
     pub(super) fn deallocate(&mut self, command: &DeallocateStag) -> Outcome {
         let unknown = CqpError::no_object("STag", command.index.into());
         let index = self.keys.index(Lkey::new(command.index << KEY_BITS));

@@ -375,7 +375,7 @@ impl Scheduler {
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// Returns the layer below `parent`. Fails if `parent` cannot have `count` more children, or if the layer has no
+    /// Returns the layer below `parent`. Fails if `parent` cannot have `count` more children or if the layer has no
     /// room for them.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;

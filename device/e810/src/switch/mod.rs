@@ -91,7 +91,7 @@ impl Switch {
     /// if none is left).
     ///
     /// # Errors
-    /// EINVAL if the buffer is too short for one element, or if `first` is past the last element.
+    /// EINVAL if the buffer is too short for one element or if `first` is past the last element.
     pub(super) fn configuration(
         vsis: &Vsis,
         first: u16,

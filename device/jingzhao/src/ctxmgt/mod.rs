@@ -115,7 +115,7 @@ impl CtxMgt {
         key.read()
     }
 
-    /// Counts a failed lookup: a request for a QP in RESET, or for a QP whose CQ does not exist.
+    /// Counts a failed lookup: a request for a QP in RESET or for a QP whose CQ does not exist.
     pub fn miss(&mut self, channel: Channel) {
         self.stats.reads(channel).misses += 1;
     }
@@ -151,7 +151,7 @@ impl CtxMgt {
     }
 
     /// Executes the next write-back. Returns `None` if no write-back is queued. Skips a write-back if its QP has been
-    /// destroyed, or if a command has since written the whole context.
+    /// destroyed or if a command has since written the whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

@@ -38,7 +38,7 @@ pub struct CeuStats {
 pub struct ReadStats {
     /// Requests answered from the key data.
     pub hits: u64,
-    /// Requests for a QP in RESET, or for a QP whose CQ does not exist.
+    /// Requests for a QP in RESET or for a QP whose CQ does not exist.
     pub misses: u64,
 }
 

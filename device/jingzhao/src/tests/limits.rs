@@ -15,7 +15,7 @@ use super::*;
 const QPN: u32 = 5;
 const SEND: u8 = 0x0a;
 
-/// Checks that a command is rejected, and that the rejection logs a single line that contains `line`.
+/// Checks that a command is rejected and that the rejection logs a single line that contains `line`.
 #[track_caller]
 fn refused(machine: &mut Machine, op: Op, in_modifier: u32, inbox: &[u8], line: &str) {
     let bad = CmdStatus::BadParam.code();

@@ -1,4 +1,4 @@
-//! Tests that each violation triggers exactly one strict rule, and that correct software triggers none.
+//! Tests that each violation triggers exactly one strict rule and that correct software triggers none.
 
 use card::telemetry::monitor::Rule;
 use drivers::jingzhao as driver;

@@ -23,7 +23,7 @@ const LINK_MODE: u32 = 1 << 23;
 /// Accesses a register and returns its data.
 ///
 /// # Errors
-/// Fails if the port is an InfiniBand port, or if the data is too short or invalid.
+/// Fails if the port is an InfiniBand port or if the data is too short or invalid.
 pub(super) fn access(
     resources: &mut Resources,
     cx: &mut Context<'_>,

@@ -50,7 +50,7 @@ impl Tir {
     /// Returns a copy of the TIR, with the fields selected by `fields` taken from `new`.
     ///
     /// # Errors
-    /// Fails if a field cannot be changed, or if the hash function is unknown.
+    /// Fails if a field cannot be changed or if the hash function is unknown.
     pub fn modified(&self, fields: u64, new: &TirContext) -> Result<Self, Rejection> {
         if fields & !(tir_fields::LRO | tir_fields::HASH | tir_fields::LOOPBACK) != 0 {
             return Err(Check::TirChange.rejects(fields));

@@ -46,7 +46,7 @@ fn small() -> Driver {
     driver
 }
 
-/// Asserts that a command fails `check`, and that the rejection is counted and logged.
+/// Asserts that a command fails `check` and that the rejection is counted and logged.
 #[track_caller]
 fn refused(driver: &mut Driver, command: &Command<'_>, check: Check) {
     let (name, status) = (command.opcode().name(), check.status().name());

@@ -268,7 +268,7 @@ fn arm_request_survives_every_interleaving() {
     let other = create_other_cq(&mut b);
     let mut events = 0;
     for case in 0..(STEPS + 1) << (STEPS + 1) {
-        // Each of the low bits of `polls` adds a poll before one step, or at the end.
+        // Each of the low bits of `polls` adds a poll before one step or at the end.
         let (arrival, polls) = (case >> (STEPS + 1), case);
         b.post_recv(0x20, 8);
         a.post(&a.send(0x10, 8));

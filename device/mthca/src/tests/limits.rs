@@ -24,8 +24,7 @@ const RTS2SQD: u32 = 0x01f;
 /// QP number that no other test object uses.
 const OTHER: u32 = 0x30;
 
-/// Asserts that a command is rejected with status `status`, and that the rejection logs a single line containing
-/// `line`.
+/// Asserts that a command is rejected with status `status` and that the rejection logs a single line containing `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));

@@ -187,7 +187,7 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
 }
 
 /// Draws requests that repeatedly bind a window, each time to different memory. The memory is part of an ordinary
-/// region, or of a region that is registered for each binding and invalidated after the window.
+/// region or of a region that is registered for each binding and invalidated after the window.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);

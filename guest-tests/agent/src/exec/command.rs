@@ -256,8 +256,7 @@ impl Group {
     }
 }
 
-/// Forwards one of the command's outputs until it is closed, or until the command has exited and no more output
-/// arrives.
+/// Forwards one of the command's outputs until it is closed or until the command has exited and no more output arrives.
 fn output(
     host: &Host,
     source: Option<File>,

@@ -62,8 +62,8 @@ impl Device {
         }
     }
 
-    /// Maps `len` bytes for the device at bus address `iova`. The bytes are at `vaddr` in this process, and at the
-    /// given offset in the file.
+    /// Maps `len` bytes for the device at bus address `iova`. The bytes are at `vaddr` in this process and at the given
+    /// offset in the file.
     pub(super) fn map_dma(&self, vaddr: u64, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
         match self {
             Self::Kernel(function) => {

@@ -104,7 +104,7 @@ impl Response {
     /// Returns the answer as the type that the step defines.
     ///
     /// # Errors
-    /// Fails if the step failed, or if the answer has the wrong type ([`FailureKind::Protocol`]).
+    /// Fails if the step failed or if the answer has the wrong type ([`FailureKind::Protocol`]).
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {

@@ -2,7 +2,7 @@
 //!
 //! A flow sends or receives `count` messages of `len` bytes on one queue pair, with up to `depth` messages outstanding.
 //! Message `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. The message contains the pattern
-//! stream for seed `seed + i % slots`, or for seed `seed + i` if `fresh` is set.
+//! stream for seed `seed + i % slots` or for seed `seed + i` if `fresh` is set.
 //!
 //! | operation | content checked by |
 //! | --- | --- |

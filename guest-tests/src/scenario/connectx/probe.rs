@@ -442,7 +442,7 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Replaces the guest with one that has `cpus` CPUs. Checks that the device has one completion vector per CPU, and
+    /// Replaces the guest with one that has `cpus` CPUs. Checks that the device has one completion vector per CPU and
     /// that messages and events arrive.
     async fn starts_with(&mut self, lab: &Lab, run: &RunDir, cpus: u32) -> Result<()> {
         self.vm.kill().await?;

@@ -159,7 +159,7 @@ async fn wanted(station: &mut Station) -> Result<SideOptions> {
     Ok(SideOptions::new(DEVICE, PeerAddress::Gid(gid_index(station, Gid::V4).await?)))
 }
 
-/// Checks that a request with a wrong key fails, and that the requests after it are flushed.
+/// Checks that a request with a wrong key fails and that the requests after it are flushed.
 async fn wrong_key(pair: &mut Pair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (good, mut bad) = (ends.write(4096), ends.write(4096));
@@ -282,7 +282,7 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[], &[]).await
 }
 
-/// Checks that one of guest `a`'s posted requests fails with the status `first`, and that all later requests are
+/// Checks that one of guest `a`'s posted requests fails with the status `first` and that all later requests are
 /// flushed.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
@@ -394,7 +394,7 @@ async fn stop(pair: &mut Pair, [server, client]: [ProgramId; 2]) -> Result<()> {
     tools::stop(&mut pair.b.vm, server).await.map(drop)
 }
 
-/// Checks that queue pairs survive the interface going down, and that lost packets are retransmitted once it is back up
+/// Checks that queue pairs survive the interface going down and that lost packets are retransmitted once it is back up
 /// (section 14.4).
 async fn interface_down(pair: &mut Pair) -> Result<()> {
     let programs = traffic(pair).await?;

@@ -1,4 +1,4 @@
-//! Checks that invalid commands return the specified status, and that the device keeps working.
+//! Checks that invalid commands return the specified status and that the device keeps working.
 
 use agent::wire::{Hex, InParam, OpenHca, OutParam, RawCommand, SendOp};
 use anyhow::{Context, Result, ensure};

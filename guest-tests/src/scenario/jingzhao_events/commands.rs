@@ -63,7 +63,7 @@ pub(super) async fn nop(driver: &mut impl Driver, token: u16) -> Result<Event> {
     Ok(Event::command(token, 0, 0))
 }
 
-/// Checks that an event for an unwritable queue is lost, and that an event in another queue reports the loss.
+/// Checks that an event for an unwritable queue is lost and that an event in another queue reports the loss.
 async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
     let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
@@ -142,7 +142,7 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that the device does not detect the overflow of a queue whose entries software has not initialised, and that
+/// Checks that the device does not detect the overflow of a queue whose entries software has not initialised and that
 /// it then overwrites unread entries (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };

@@ -145,7 +145,7 @@ async fn of_sends(pair: &mut Pair) -> Result<()> {
     setup.destroy(pair).await
 }
 
-/// Checks that messages complete without an event queue, and that no event is raised.
+/// Checks that messages complete without an event queue and that no event is raised.
 async fn without_eq(pair: &mut Pair) -> Result<()> {
     let mut setup = Setup::create(pair, CqArm::Any, eq(6)).await?;
     pair.b.vm.call(DestroyEq { eq: setup.eq.eq.id }).await?;

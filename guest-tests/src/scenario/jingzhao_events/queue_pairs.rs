@@ -46,8 +46,7 @@ fn high() -> CreateQp {
     CreateQp { high_bits: 5, ..CreateQp::default() }
 }
 
-/// Checks that the communication-established event occurs, and that the queue pair stays in RTR (sections 8.3 and
-/// 10.5).
+/// Checks that the communication-established event occurs and that the queue pair stays in RTR (sections 8.3 and 10.5).
 async fn established(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.b.vm, 1, &[kind::COMMUNICATION_ESTABLISHED]).await?;
     let attributes = Attributes::default();
@@ -124,7 +123,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     eq.destroy(&mut pair.a.vm).await
 }
 
-/// Checks that the device does not write to a full CQ, and that the queue pair fails (section 7).
+/// Checks that the device does not write to a full CQ and that the queue pair fails (section 7).
 async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
@@ -224,7 +223,7 @@ struct Refused {
     at_responder: Option<u8>,
 }
 
-/// Checks that the responder's guest is notified by an event, and that both queue pairs fail (section 9.5).
+/// Checks that the responder's guest is notified by an event and that both queue pairs fail (section 9.5).
 async fn refused(
     pair: &mut Pair,
     request: SendRequest,

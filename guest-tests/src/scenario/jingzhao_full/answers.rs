@@ -105,7 +105,7 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     Ok(results)
 }
 
-/// Checks that a successful command fills its output mailbox exactly, and that a rejected one leaves it unchanged
+/// Checks that a successful command fills its output mailbox exactly and that a rejected one leaves it unchanged
 /// (section 2).
 fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     let expected = match (&command.output, row_of(command.op)) {

@@ -19,7 +19,7 @@ use crate::vm::Vm;
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// Checks that requests posted in SQE are flushed, and that requests posted after the return to RTS are executed.
+/// Checks that requests posted in SQE are flushed and that requests posted after the return to RTS are executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -35,7 +35,7 @@ pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<(
     qp.expect(vm, &[(SEND, 0)]).await
 }
 
-/// Checks that the receive queue keeps working in SQE, and that the QP moves to ERR when that queue fails.
+/// Checks that the receive queue keeps working in SQE and that the QP moves to ERR when that queue fails.
 pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     /// LID of the device's own port, used for loopback.
     const OWN_LID: u32 = 1;

@@ -138,7 +138,7 @@ async fn post_recv(vm: &mut Vm, end: &End, receives: &[Sge]) -> Result<()> {
     vm.call(PostRecv { qp: end.qp.id, requests }).await.map(drop)
 }
 
-/// Checks that all error CQEs have the given opcode, and that their syndromes and WQE offsets match `expected`.
+/// Checks that all error CQEs have the given opcode and that their syndromes and WQE offsets match `expected`.
 fn expect_errors(cqes: &[Cqe], opcode: u8, expected: &[(u8, u32)]) -> Result<()> {
     let seen: Vec<_> = cqes.iter().map(|cqe| (cqe.opcode, cqe.syndrome, cqe.wqe)).collect();
     let expected: Vec<_> = expected.iter().map(|&(syndrome, wqe)| (opcode, Some(syndrome), wqe)).collect();

@@ -20,7 +20,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     Ok(())
 }
 
-/// Checks that a write to offset 0 only latches the written word, and that a subsequent write to offset 4 triggers the
+/// Checks that a write to offset 0 only latches the written word and that a subsequent write to offset 4 triggers the
 /// doorbell (section 1.6).
 async fn half_doorbells(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;

@@ -99,7 +99,7 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// Fails if the message does not arrive even though no packet was lost, or if packets are lost in all [`ATTEMPTS`]
+    /// Fails if the message does not arrive even though no packet was lost or if packets are lost in all [`ATTEMPTS`]
     /// attempts.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
@@ -205,7 +205,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, mtu: u16, direction: Direction) -> R
     link.destroy(pair).await
 }
 
-/// Checks that a message is dropped if no receive request is posted, and that the next message arrives (section 11.3).
+/// Checks that a message is dropped if no receive request is posted and that the next message arrives (section 11.3).
 async fn no_receive(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;

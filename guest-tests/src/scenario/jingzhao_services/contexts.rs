@@ -123,7 +123,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks that no PSN ever decreases, and that the oldest unacknowledged PSN is never ahead of the next PSN to send.
+/// Checks that no PSN ever decreases and that the oldest unacknowledged PSN is never ahead of the next PSN to send.
 async fn moving(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 8 << 20;
     const MESSAGES: u32 = 8;

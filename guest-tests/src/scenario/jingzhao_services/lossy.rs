@@ -73,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Checks that each FETCH_ADD returns the next count, and that the word ends up equal to the number of additions.
+/// Checks that each FETCH_ADD returns the next count and that the word ends up equal to the number of additions.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;
@@ -111,7 +111,7 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message does not generate a completion, and that the next message uses its receive request
+/// Checks that an incomplete message does not generate a completion and that the next message uses its receive request
 /// (section 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;

@@ -82,7 +82,7 @@ impl Member {
         Usage::of(self.vm.process_id()?, self.daemon.process().id()?)
     }
 
-    /// Checks that the daemon has not restarted the device, and that the guest is connected to it.
+    /// Checks that the daemon has not restarted the device and that the guest is connected to it.
     pub(super) async fn is_well(&self) -> Result<()> {
         let rows = self.daemon.control(&["devices"]).await?;
         ensure!(rows[0]["restarts"] == 0 && rows[0]["connected"] == true, "{rows}");

@@ -91,7 +91,7 @@ async fn migrated(pair: &mut StockPair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Checks that a request with a wrong key fails, and that the requests after it are flushed.
+/// Checks that a request with a wrong key fails and that the requests after it are flushed.
 async fn wrong_key(pair: &mut StockPair) -> Result<()> {
     let ends = Ends::open(pair).await?;
     let (vm, region) = (&mut pair.a.vm, ends.b.region);

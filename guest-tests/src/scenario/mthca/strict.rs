@@ -137,7 +137,7 @@ async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<(
     before.expect_none_since(node).await
 }
 
-/// Checks that a bug produces exactly the expected reports, and that the daemon's log identifies it.
+/// Checks that a bug produces exactly the expected reports and that the daemon's log identifies it.
 async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
     let before = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;

@@ -126,7 +126,7 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the NIC's counters are consistent with the kernel's, and that neither shows an error.
+/// Checks that the NIC's counters are consistent with the kernel's and that neither shows an error.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     // Read the kernel's counters first. As the kernel counts a frame after the NIC does, they cannot exceed the

@@ -31,7 +31,7 @@ pub(super) struct Streams {
     pub(super) amount: Amount,
 }
 
-/// How much data to send, or for how long to send it.
+/// How much data to send or for how long to send it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Amount {
     Mib(u32),

@@ -123,7 +123,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Exchanges messages for at least one round, and until `beside` has completed.
+    /// Exchanges messages for at least one round and until `beside` has completed.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {

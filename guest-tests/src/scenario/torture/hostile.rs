@@ -69,7 +69,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// Fails if the attack could not be attempted, or if the daemon permitted more than it should have.
+    /// Fails if the attack could not be attempted or if the daemon permitted more than it should have.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();

@@ -208,7 +208,7 @@ fn coalesced_ack(link: &mut Link<'_>) -> Result<()> {
     expect_ignored(link, 4, 5)
 }
 
-/// Checks that the previous packets had no effect, and that an ACK for packet `psn` then completes the request.
+/// Checks that the previous packets had no effect and that an ACK for packet `psn` then completes the request.
 fn expect_ignored(link: &mut Link<'_>, psn: u32, msn: u32) -> Result<()> {
     link.expect_silence()?;
     link.expect_no_completion()?;

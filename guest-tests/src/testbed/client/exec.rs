@@ -75,7 +75,7 @@ impl Exec {
     }
 }
 
-/// Runs a command with this program's input, output and signals. The command gets a terminal if `tty` is true, or if
+/// Runs a command with this program's input, output and signals. The command gets a terminal if `tty` is true or if
 /// `tty` is `None` and standard input and output are terminals. Returns the command's exit status, or 128 plus the
 /// number of the signal that ended it.
 ///

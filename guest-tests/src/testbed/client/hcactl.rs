@@ -27,7 +27,7 @@ impl Hcactl {
     /// Replaces this process with hcactl, which then sets the exit status. Returns only if hcactl cannot be started.
     ///
     /// # Errors
-    /// Fails if the guest has no hcad device, or if hcactl cannot be started.
+    /// Fails if the guest has no hcad device or if hcactl cannot be started.
     pub(super) async fn run(self) -> Result<ExitCode> {
         let description = describe(&self.target.testbed).await?;
         let socket = control_socket(&description, &self.target)?;

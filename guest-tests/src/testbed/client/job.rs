@@ -47,7 +47,7 @@ impl Job<'_> {
     /// during the boot cancels it. After the boot, `run` handles signals.
     ///
     /// # Errors
-    /// Fails if the guests do not boot, or if `run` fails. The logs are collected even then.
+    /// Fails if the guests do not boot or if `run` fails. The logs are collected even then.
     pub(super) async fn run(&self, run: impl AsyncFnOnce(&Description) -> Result<u8>) -> Result<u8> {
         let all = cache_dir()?.join(LOGS);
         remove_old_logs(&all, self.prefix)?;

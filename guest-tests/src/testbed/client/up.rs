@@ -146,7 +146,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Boots guests in a testbed with the requested name, or with the default name if none was requested.
+    /// Boots guests in a testbed with the requested name or with the default name if none was requested.
     pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();

@@ -179,7 +179,7 @@ impl Eqe {
         }
     }
 
-    /// Parses an EQE as a driver does. Returns `None` if the device owns the entry, or if the entry has a type or value
+    /// Parses an EQE as a driver does. Returns `None` if the device owns the entry or if the entry has a type or value
     /// that this device never writes.
     pub fn parse(entry: &[u8; LEN]) -> Option<Self> {
         if entry[OWNER] & HARDWARE_OWNED != 0 {

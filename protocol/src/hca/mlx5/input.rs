@@ -122,7 +122,7 @@ macro_rules! commands {
             /// Parses an input. Bytes after the arguments are ignored.
             ///
             /// # Errors
-            /// Fails if the opcode is not supported, or if the input is shorter than the command's arguments.
+            /// Fails if the opcode is not supported or if the input is shorter than the command's arguments.
             pub fn parse(input: &'a [u8]) -> Result<Self, InputError> {
                 let short = |what, need| InputError::Short { what, need, have: input.len() };
                 let header = InputHeader::parse_prefix(input)

@@ -31,7 +31,7 @@ impl UarRegister {
         }
     }
 
-    /// Decodes an offset in a UAR page. Returns the register, and whether the offset is in its second half.
+    /// Decodes an offset in a UAR page. Returns the register and whether the offset is in its second half.
     pub const fn at(offset: u64) -> Option<(Self, bool)> {
         match offset {
             0x10 => Some((Self::Send, false)),

@@ -47,7 +47,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights, and whether addresses are translated.
+    /// Access rights and whether addresses are translated.
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,

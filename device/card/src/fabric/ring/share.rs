@@ -42,7 +42,7 @@ pub(super) fn make(len: RingLen) -> io::Result<(OwnedFd, Producer, Consumer)> {
 
 /// Maps shared memory created by a peer. Returns this side's ends of the rings.
 pub(super) fn take(memfd: OwnedFd, len: RingLen) -> Result<(Producer, Consumer), ShareError> {
-    // The call fails with EINVAL for a socket, or for a file that does not support seals.
+    // The call fails with EINVAL for a socket or for a file that does not support seals.
     if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(LENGTH_SEALS)) {
         return Err(ShareError::Unsealed);
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// The HCAs of a fabric, and whether each has software that listens on QP0.
+/// The HCAs of a fabric and whether each has software that listens on QP0.
 struct Fabric {
     all: Vec<(Management, bool)>,
     now: u64,

@@ -28,7 +28,7 @@ use vmm_sys_util::signal::register_signal_handler;
 const MAX_MAPPINGS: usize = 32_768;
 
 /// Maximum number of times that one mapping is replaced. A single thread triggers only one replacement. More occur only
-/// if several threads access lost pages concurrently, or if the host has no page for the zeros either.
+/// if several threads access lost pages concurrently or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
 /// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms if every

@@ -27,7 +27,7 @@ pub enum ProtocolError {
     /// The message carries more descriptors than negotiated.
     #[error("the message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
-    /// The message is a reply, or of an unknown type.
+    /// The message is a reply or of an unknown type.
     #[error("invalid message flags {flags:#x}: the message is not a command")]
     NotACommand { flags: u32 },
     /// The first command was not VERSION, or VERSION was rejected.

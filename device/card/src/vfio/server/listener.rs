@@ -154,7 +154,7 @@ impl Listener {
     /// Returns the next waiting client, if any.
     ///
     /// # Errors
-    /// Fails if the socket has failed, or if the process has reached its descriptor limit.
+    /// Fails if the socket has failed or if the process has reached its descriptor limit.
     pub fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),

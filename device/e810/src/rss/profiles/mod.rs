@@ -124,8 +124,8 @@ impl Profiles {
         }
     }
 
-    /// Returns the fields that a VSI hashes for a packet type. Returns `None` if no profile matches, or if the
-    /// device supports none of the profile's words.
+    /// Returns the fields that a VSI hashes for a packet type. Returns `None` if no profile matches or if the device
+    /// supports none of the profile's words.
     pub(super) fn fields(&self, vsi: VsiNumber, packet_type: PacketType) -> Option<&Fields> {
         let groups = self.packet_groups.0.as_ref()?;
         let packet_group = *groups.get(usize::from(packet_type.get()))?;

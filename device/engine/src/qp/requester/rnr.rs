@@ -1,4 +1,4 @@
-//! RNR NAK handling: how long the requester waits after an RNR NAK, and how it resumes.
+//! RNR NAK handling: how long the requester waits after an RNR NAK and how it resumes.
 
 use crate::Instant;
 

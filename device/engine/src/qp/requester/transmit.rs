@@ -17,7 +17,7 @@ use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
 /// The part of a READ requested by one request packet.
 pub(super) struct ReadChunk {
-    /// Chunk size in packets, a power of two. Chunks end at multiples of this size, or at the end of the READ.
+    /// Chunk size in packets, a power of two. Chunks end at multiples of this size or at the end of the READ.
     unit: u32,
     /// Number of response packets requested.
     pub(super) packets: u32,

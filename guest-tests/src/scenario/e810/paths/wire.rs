@@ -70,7 +70,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// Checks that a connection keeps its source port, and that connections between the same hosts use different ports.
+    /// Checks that a connection keeps its source port and that connections between the same hosts use different ports.
     pub(super) async fn ports_of_flows(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         const CONNECTIONS: usize = 8;
         for ipv6 in [false, true] {

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// ID of the VLAN that all guests use in addition to the untagged network.
 const VLAN: u16 = 100;
 
-/// IP version of a connection, and whether it uses the VLAN.
+/// IP version of a connection and whether it uses the VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     V4,

@@ -105,7 +105,7 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. As the
+/// Checks that at most 256 packets are unacknowledged and that the last of them requests an acknowledgement. As the
 /// region is too small for a message of more than 256 packets, two messages of 200 packets are sent.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;

@@ -190,7 +190,7 @@ fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// Checks that the loss of the first response is detected when the other responses arrive, and that the READ is retried
+/// Checks that the loss of the first response is detected when the other responses arrive and that the READ is retried
 /// only once (IBTA 9.7.5.1.3).
 fn first_response_lost(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);

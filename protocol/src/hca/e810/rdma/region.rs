@@ -110,7 +110,7 @@ impl Field for HostPage {
 }
 
 layout! {
-    /// CQP WQE of "Allocate STag". The STag is for a window, or for a region that a send WQE will register.
+    /// CQP WQE of "Allocate STag". The STag is for a window or for a region that a send WQE will register.
     pub struct AllocateStag[64] {
         /// Maximum length of the region in bytes.
         @8[45:0]    len: u64,
