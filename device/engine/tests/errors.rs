@@ -513,7 +513,7 @@ fn compare_swap_swaps_only_on_match() {
 }
 
 #[test]
-fn rejected_write_imm_consumes_no_receive() {
+fn rejected_write_imm_does_not_consume_receive() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0, 0);
     let bad = engine::Remote { rkey: Rkey::new(0x999), ..remote(0) };

@@ -133,7 +133,7 @@ fn send_invalidate_takes_effect_at_last_packet() {
 }
 
 #[test]
-fn plain_send_reports_no_invalidated_key() {
+fn plain_send_does_not_report_invalidated_key() {
     let mut pair = pair();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.post(A, send(1, 10));

@@ -452,7 +452,7 @@ fn progress_resets_retry_counter() {
 /// A responder sends one NAK per gap (IBTA volume 1, section 9.7.5.2). Any other NAK for the same PSN is a duplicate
 /// created by the network.
 #[test]
-fn duplicate_sequence_naks_consume_no_retries() {
+fn duplicate_sequence_naks_do_not_consume_retries() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, write(2, 0x8000, 10));

@@ -74,7 +74,7 @@ fn datagram_with_wrong_qpn_generation_is_dropped() {
 
 /// A multicast group may still list a destroyed QP.
 #[test]
-fn successor_of_group_member_receives_no_multicast() {
+fn successor_of_group_member_does_not_receive_multicast() {
     let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
     let group: std::net::Ipv6Addr = "ff12::1".parse().unwrap();
     pair.b.host.groups.insert(group.octets(), vec![DESTROYED]);

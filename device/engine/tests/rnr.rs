@@ -172,7 +172,7 @@ fn infinite_rnr_retries_never_fail() {
 /// Once an RNR NAK has started a wait, further RNR NAKs are ignored until a packet has been retransmitted. They are
 /// duplicates, or replies to packets that were sent before the wait.
 #[test]
-fn duplicate_rnr_nak_consumes_no_retry() {
+fn duplicate_rnr_nak_does_not_consume_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
     let answer = |pair: &mut Pair| {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");

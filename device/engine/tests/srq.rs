@@ -89,7 +89,7 @@ fn empty_srq_triggers_rnr_nak() {
 }
 
 #[test]
-fn responder_with_srq_sends_no_credits() {
+fn responder_with_srq_does_not_send_credits() {
     let credits = |srq| {
         let mut pair = shared(|attrs| attrs.srq &= srq);
         pair.b.host.counts_receives = true;

@@ -226,7 +226,7 @@ fn sqerr2rts_flushes_requests_of_earlier_doorbells() {
 }
 
 #[test]
-fn uc_send_failing_in_sqd_raises_no_drained_event() {
+fn uc_send_failing_in_sqd_does_not_raise_drained_event() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Uc);
     let bad = Sge { lkey: Lkey::new(0x999), ..sge(0, 10) };
     // The third of the message's three packets cannot be gathered. Two packets are sent before SQD.

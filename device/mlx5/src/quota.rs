@@ -1,6 +1,6 @@
-//! Quotas for DevX user contexts. All programs in a guest share the device's objects with the kernel. To keep enough
-//! for everyone, the device limits how many scarce objects a single program can own, and how many all programs together
-//! can own.
+//! Quotas for DevX user contexts. All programs in a guest share the device's objects with the kernel. So that programs
+//! cannot exhaust them, the device limits how many scarce objects a single program can own and how many all programs
+//! together can own.
 //!
 //! QPs, CQs, SRQs, PDs, XRC domains and UAR pages have no quota. Verbs programs create these objects and may rely on
 //! the maximum numbers that the device reports.

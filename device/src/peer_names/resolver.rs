@@ -87,7 +87,7 @@ impl Resolver {
     /// Looks up the IPv4 or IPv6 addresses of a host.
     ///
     /// # Errors
-    /// Fails if no server has answered, or if a server has reported an error.
+    /// Fails if no server has answered or a server has reported an error.
     pub(super) async fn addresses(&self, host: &str, ipv4: bool) -> Result<Answer<IpAddr>, LookupError> {
         let lookup = async {
             if ipv4 { self.client.ipv4_lookup(host).await } else { self.client.ipv6_lookup(host).await }
@@ -103,7 +103,7 @@ impl Resolver {
     /// Looks up the targets of a service.
     ///
     /// # Errors
-    /// Fails if no server has answered, or if a server has reported an error.
+    /// Fails if no server has answered or a server has reported an error.
     pub(super) async fn targets(&self, service: &str) -> Result<Answer<Target>, LookupError> {
         answer(self.client.srv_lookup(service), |data| match data {
             // RFC 2782: the target "." means that the service is not available.

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn background_commands_contain_no_quotes() {
+    fn background_commands_do_not_contain_quotes() {
         assert!(!remote_shell::serve("192.168.0.1").contains('\''));
     }
 }

@@ -334,7 +334,7 @@ fn packets_in_loopback_frame_are_counted_individually() {
 }
 
 #[test]
-fn other_frames_do_not_carry_several_packets() {
+fn arp_frame_with_segmentation_offload_is_dropped() {
     let mut hca = ready();
     let mut arp = [0; 60];
     arp[..6].fill(0xff);

@@ -61,7 +61,7 @@ fn source(record: &[u8]) -> ReplaySource {
 }
 
 #[test]
-fn replay_of_unchanged_device_shows_no_difference() {
+fn replay_of_unchanged_device_matches_recording() {
     let record = session(|_| {});
     let report = play(&mut powered_on(), source(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");

@@ -114,7 +114,7 @@ fn rejects_elements_when_teids_are_exhausted() {
 }
 
 #[test]
-fn rejected_group_adds_no_elements() {
+fn rejected_group_does_not_add_elements() {
     let leaf = ElementData { kind: ElementKind::Leaf, ..generic() };
     let other_parent = {
         let mut buffer = add_command(TC, &[generic()]);

@@ -53,7 +53,7 @@ fn executes_all_commands_before_tail() {
 }
 
 #[test]
-fn disabled_ring_executes_no_commands() {
+fn disabled_ring_does_not_execute_commands() {
     let mut driver = started();
     driver.write(Register::PfFwAtqlen, ENTRIES.into());
     driver.write(Register::PfFwAtqt, 1);

@@ -67,7 +67,7 @@ fn request_has_scatter_list_of_slot() {
 }
 
 #[test]
-fn full_slot_needs_no_terminator() {
+fn full_slot_does_not_need_terminator() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &RecvWqe { data: smallvec![unit(1), unit(2), unit(3)] }.emit(64));
     mem.put(64, &library(9));

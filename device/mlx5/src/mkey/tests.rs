@@ -56,7 +56,7 @@ fn mkey_translates_through_its_page_list() {
 }
 
 #[test]
-fn free_key_permits_no_access() {
+fn free_key_does_not_permit_access() {
     let dma = guest_memory(0, 1);
     let mut keys = Mkeys::new(18);
     for mode in [AccessMode::Pages, AccessMode::Ranges, AccessMode::FixedRanges] {

@@ -316,7 +316,7 @@ fn virtual_function_accepts_same_commands() {
 }
 
 #[test]
-fn recorded_guest_violates_no_rules() {
+fn recorded_guest_does_not_violate_rules() {
     let mut driver = powered_on_with(LID, recorded());
     driver.hca.set_strict(true);
     replay(&mut driver);

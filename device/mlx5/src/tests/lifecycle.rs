@@ -98,7 +98,7 @@ fn set_issi_accepts_only_supported_values() {
 }
 
 #[test]
-fn device_requests_no_pages() {
+fn device_does_not_request_pages() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     for purpose in 1..=3 {

@@ -317,7 +317,7 @@ fn solicited_arm_request_ignores_other_completions() {
 /// A CQ that was never armed has the same arm record as after the first arm request. Even so, another CQ's doorbell
 /// must not arm it.
 #[test]
-fn never_armed_cq_raises_no_event() {
+fn never_armed_cq_does_not_raise_event() {
     let (mut a, mut b) = pair();
     let other = create_other_cq(&mut b);
     (0..2).for_each(|_| b.post_recv(0x20, 64));
@@ -336,7 +336,7 @@ fn never_armed_cq_raises_no_event() {
 
 /// If software rearms the CQ before receiving the pending event, only that event is raised.
 #[test]
-fn rearming_before_event_is_read_raises_no_event() {
+fn rearming_before_event_is_read_does_not_raise_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(false);

@@ -59,7 +59,7 @@ fn eq_overflow_is_reported_when_eq_has_room_again() {
 }
 
 #[test]
-fn destroyed_eq_receives_no_events() {
+fn destroyed_eq_does_not_receive_events() {
     let mut driver = with_port();
     driver.ok(0x014, &[], 2);
     driver.hca.set_link(false);

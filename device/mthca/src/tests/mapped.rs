@@ -179,7 +179,7 @@ fn cq_armed_by_record_raises_one_event() {
 
 /// If software rearms the CQ before receiving the pending event, the device does not raise a second event.
 #[test]
-fn rearming_before_event_is_read_raises_no_second_event() {
+fn rearming_before_event_is_read_does_not_raise_second_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);

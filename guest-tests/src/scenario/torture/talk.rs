@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn undisturbed_end_reports_no_error() {
+    fn undisturbed_end_does_not_report_error() {
         report(&[], 12).is_undisturbed().unwrap();
         report(&[(Request::Receive, status::WR_FLUSH_ERR)], 0).is_undisturbed().unwrap_err();
         let wrong = Report { wrong: Some("content".into()), ..Report::default() };

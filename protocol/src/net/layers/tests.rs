@@ -167,7 +167,7 @@ fn extension_headers_past_limit_are_treated_as_payload() {
 }
 
 #[test]
-fn invalid_lengths_yield_no_ip_header() {
+fn invalid_lengths_do_not_yield_ip_header() {
     let whole = frame(&[&ipv4(6, [0, 0], &[], &transport(20))]);
     for (at, value, why) in
         [(14, 0x55, "version"), (14, 0x44, "header length"), (17, 41, "longer than the frame")]

@@ -346,7 +346,7 @@ fn driver_error_stops_only_affected_queue() {
 }
 
 #[test]
-fn queue_with_invalid_context_receives_nothing() {
+fn queue_with_invalid_context_does_not_receive_frames() {
     let mut bench = Bench::new();
     for words in [[0; 8], [u32::MAX; 8], context(RING, 0, 1536, Split::No, true)] {
         for (index, word) in (0..).zip(words) {

@@ -64,7 +64,7 @@ fn flush_reports_which_queues_had_requests() {
 }
 
 #[test]
-fn flushing_empty_queues_writes_no_cqe() {
+fn flushing_empty_queues_does_not_write_cqe() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));

@@ -78,7 +78,7 @@ fn ipv6_gid_is_used_as_address() {
 }
 
 #[test]
-fn link_local_gid_needs_no_resolution() {
+fn link_local_gid_does_not_need_resolution() {
     let image = |other: &Identity| Qpc { remote_gid: other.link_local().octets(), ..qpc() };
     let [mut a, mut b] = unconfigured_pair(identities(), image);
     let frames = write_and_read(&mut a, &mut b);

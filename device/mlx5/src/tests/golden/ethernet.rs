@@ -161,7 +161,7 @@ fn ethernet_numbers_restart_after_unload() {
 }
 
 #[test]
-fn ethernet_guest_violates_no_rule() {
+fn ethernet_guest_does_not_violate_rules() {
     let mut driver = recorded_with_ethernet();
     driver.hca.set_strict(true);
     replay(&mut driver);

@@ -296,7 +296,7 @@ fn netdev_objects_frames_and_cqes_match_recording() {
 }
 
 #[test]
-fn recorded_netdev_session_violates_no_rule() {
+fn recorded_netdev_session_does_not_violate_rules() {
     let mut replay = Replay::new();
     replay.driver.monitor.set_strict(true);
     for (trace, _) in TRACES {

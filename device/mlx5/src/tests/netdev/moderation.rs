@@ -78,7 +78,7 @@ fn delayed_send_event_is_written_after_timeout() {
 }
 
 #[test]
-fn polled_send_cqe_raises_no_event() {
+fn polled_send_cqe_does_not_raise_event() {
     let mut net = Net::moderated();
     let [send, _] = net.cqs;
     net.send();

@@ -226,7 +226,7 @@ fn receives_posted_to_failed_rq_are_flushed() {
 }
 
 #[test]
-fn rq_in_reset_receives_nothing() {
+fn rq_in_reset_does_not_receive_frames() {
     let mut net = Net::new();
     net.create_direct_tir();
     net.modify_rq(WorkQueueState::Reset);
