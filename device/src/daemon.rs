@@ -23,10 +23,10 @@ use crate::metrics::process::Process;
 use crate::notify::Notify;
 use crate::peer_names::{self, Resolver};
 
-/// Why the daemon failed to start, or stopped with an error.
+/// Why the daemon failed to start or stopped with an error.
 #[derive(Debug, Error)]
 pub enum DaemonError {
-    /// A device cannot be created, or has failed.
+    /// A device cannot be created or has failed.
     #[error(transparent)]
     Fleet(#[from] FleetError),
     /// A control or metrics socket cannot be created.

@@ -89,7 +89,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Creates the DNS client if a device needs it, or may need it later. It reads files, so it must be created before the
+/// Creates the DNS client if a device needs it or may need it later. It reads files, so it must be created before the
 /// sandbox begins.
 fn resolver(config: &Config) -> Result<Option<Resolver>, ResolverError> {
     match (Resolver::new(&config.dns), config.may_have_names()) {

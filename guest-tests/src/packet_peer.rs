@@ -196,7 +196,7 @@ impl Peer {
             .with_context(|| format!("no packet arrived within {PACKET_TIMEOUT:?}"))
     }
 
-    /// Receives the next packet, or returns `None` if none arrives within `limit`.
+    /// Receives the next packet or returns `None` if none arrives within `limit`.
     ///
     /// # Errors
     /// Fails if the ICRC of the packet is wrong.
@@ -209,7 +209,7 @@ impl Peer {
     /// may follow later.
     ///
     /// # Errors
-    /// Fails if the HCA no longer answers ARP requests, or sends a wrong ICRC.
+    /// Fails if the HCA no longer answers ARP requests or sends a wrong ICRC.
     pub fn rest(&mut self) -> Result<Vec<Packet>> {
         self.ask(&json!({ "barrier": null }))
     }

@@ -125,7 +125,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 }
 
-/// Moves a QP in the engine to another state, or changes its attributes.
+/// Moves a QP in the engine to another state or changes its attributes.
 ///
 /// # Errors
 /// INTERNAL_ERR if the QP does not exist in the engine, which would be a bug in the front-end.

@@ -52,7 +52,7 @@ impl Mtt {
     /// Allocates the chunks for entries that are about to be written.
     ///
     /// # Errors
-    /// Fails if the entries exceed the capacity of 2^15 ICM pages, or are not within 2^32 pages of the base.
+    /// Fails if the entries exceed the capacity of 2^15 ICM pages or are not within 2^32 pages of the base.
     pub fn reserve(&mut self, start: u64, count: usize) -> Result<(), TableFull> {
         let Some(more) = (count as u64).checked_sub(1) else { return Ok(()) };
         let last = start.checked_add(more).ok_or(TableFull)?;

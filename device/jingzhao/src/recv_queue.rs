@@ -26,9 +26,8 @@
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
 //! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
 //! whose elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit
-//! may come from software that does not use the bit, or may still be in the middle of being written. It counts as
-//! posted once all its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the
-//! settle time.
+//! may come from software that does not use the bit or may still be in the middle of being written. It counts as posted
+//! once all its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the settle time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -100,7 +99,7 @@ pub struct RecvQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// Not posted, or posted with an incomplete list.
+    /// Not posted or posted with an incomplete list.
     Free,
     /// Posted by software that does not use the valid bit.
     Unmarked,
@@ -337,7 +336,7 @@ impl RecvQueue {
     }
 
     /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
-    /// set the bit in the meantime. A slot briefly looks like this while software is still writing the list, or has not
+    /// set the bit in the meantime. A slot briefly looks like this while software is still writing the list or has not
     /// set the bit yet. So it counts as posted only when two reads agree and every element looks written. An element
     /// that never does may belong to an invalid request, so RC uses the slot after the settle time.
     fn inspect_unmarked(

@@ -204,7 +204,7 @@ impl Steering {
     }
 
     /// # Errors
-    /// Fails if the group does not exist in this table, or has entries.
+    /// Fails if the group does not exist in this table or has entries.
     pub fn destroy_group(&mut self, table: FlowTableId, group: FlowGroupId) -> Result<(), Rejection> {
         self.table_mut(table)?.remove(group)?;
         self.groups.remove(group.get());

@@ -64,7 +64,7 @@ impl UarPages {
         self.log_page
     }
 
-    /// Allocates a page, or returns `None` if no page is free. Prefers a page that traps until the first EQ exists, and
+    /// Allocates a page or returns `None` if no page is free. Prefers a page that traps until the first EQ exists, and
     /// a page that can be mapped afterwards.
     pub fn alloc(&mut self, has_eqs: bool) -> Option<UarIndex> {
         let Self { trapped, mapped, .. } = self;

@@ -19,7 +19,7 @@ use super::address::Resolver;
 use super::recv_queue::sge;
 use super::send_queue::FetchedWqe;
 
-/// Converts a send WQE to an engine request, or rejects it if it is malformed.
+/// Converts a send WQE to an engine request or rejects it if it is malformed.
 ///
 /// Returns a [`Fetch`] rather than a `Result`: converting one to the other would copy the request.
 pub fn request(

@@ -58,7 +58,7 @@ impl EventQueues {
         self.queues.remove(&eqn.get())
     }
 
-    /// Maps event types to a queue, or unmaps them from it (MAP_EQ).
+    /// Maps event types to a queue or unmaps them from it (MAP_EQ).
     pub fn map(&mut self, map: &MapEq) {
         for (event_type, taker) in self.takers.iter_mut().enumerate() {
             if map.events >> event_type & 1 == 0 {

@@ -27,7 +27,7 @@ pub enum WindowKind {
     Type2B,
 }
 
-/// Binds a memory window to a range of a region, or unbinds it.
+/// Binds a memory window to a range of a region or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// The new key of the window, which differs from the previous key only in the bits that software chooses.

@@ -128,7 +128,7 @@ async fn answer<T>(
             let records = lookup.answers().iter().filter_map(|found| record(&found.data)).collect();
             Ok(Answer { records, ttl: ttl.map(seconds) })
         }
-        // RFC 2308, section 2: the name does not exist, or has no records of this type. All other response codes are
+        // RFC 2308, section 2: the name does not exist or has no records of this type. All other response codes are
         // errors.
         Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none))))
             if matches!(none.response_code, ResponseCode::NXDomain | ResponseCode::NoError) =>

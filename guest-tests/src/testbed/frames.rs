@@ -5,8 +5,8 @@ use std::io;
 use agent::wire::exec::{Frame, HEADER, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Reads one frame, or returns `None` at the end of the input. Not cancel-safe: the input must not be used after
-/// a cancellation.
+/// Reads one frame or returns `None` at the end of the input. Not cancel-safe: the input must not be used after a
+/// cancellation.
 ///
 /// # Errors
 /// Fails if the input ends inside a frame, cannot be read, or contains an invalid frame.

@@ -172,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// A damaged frame either does not match the flow, or parses to the same result as without a flow.
+        /// A damaged frame either does not match the flow or parses to the same result as without a flow.
         #[test]
         fn parse_in_flow_agrees_with_parse_on_damaged_frames(
             payload in proptest::collection::vec(any::<u8>(), 0..40),

@@ -281,7 +281,7 @@ impl UdpFabric {
 /// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmitted {
-    /// The frames were accepted by the network, or rejected and counted.
+    /// The frames were accepted by the network or rejected and counted.
     Done,
     /// The socket buffer is full.
     Blocked,

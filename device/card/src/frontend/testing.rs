@@ -76,7 +76,7 @@ pub fn logged(work: impl FnOnce() + Send) -> String {
     written.text()
 }
 
-/// Compares text with a golden file, or updates the file if HCAD_UPDATE_GOLDEN is set.
+/// Compares text with a golden file or updates the file if HCAD_UPDATE_GOLDEN is set.
 #[track_caller]
 pub fn assert_golden(file: &str, text: &str) {
     if std::env::var_os("HCAD_UPDATE_GOLDEN").is_some() {

@@ -20,7 +20,7 @@ pub(super) struct Perf {
 }
 
 impl Perf {
-    /// Answers a performance management request, or returns `None` if it must be discarded.
+    /// Answers a performance management request or returns `None` if it must be discarded.
     pub(super) fn answer(&mut self, counters: &Counters, request: &Mad) -> Option<Mad> {
         let header = protocol::mad::header(request);
         if !header.method.is_request() {

@@ -345,9 +345,9 @@ impl GuestMemory {
         }
     }
 
-    /// Atomically updates the naturally aligned 64-bit word at `iova`. `update` maps the current value to the
-    /// new one, or returns `None` to leave the word unchanged. Returns the old value. Values are in host byte
-    /// order, which is also the guest's byte order.
+    /// Atomically updates the naturally aligned 64-bit word at `iova`. `update` maps the current value to the new one
+    /// or returns `None` to leave the word unchanged. Returns the old value. Values are in host byte order, which is
+    /// also the guest's byte order.
     ///
     /// # Errors
     /// Fails as `write` does, or if `iova` is not a multiple of 8.

@@ -93,7 +93,7 @@ pub enum WindowKind {
     Type2B,
 }
 
-/// Binds a memory window to a range of a region, or unbinds it.
+/// Binds a memory window to a range of a region or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// The window's complete new key. It differs from the previous key only in the bits that software can choose.

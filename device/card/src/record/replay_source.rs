@@ -145,7 +145,7 @@ impl ReplaySource {
         Some(input)
     }
 
-    /// Replays a read of guest memory. Passes the bytes to `give`, or returns false if the access was denied.
+    /// Replays a read of guest memory. Passes the bytes to `give` or returns false if the access was denied.
     pub(super) fn read(&mut self, iova: u64, len: usize, give: impl FnOnce(&[u8])) -> bool {
         let found = || format!("read {len} bytes of guest memory at {iova:#x}");
         self.counts.reads += 1;

@@ -11,7 +11,7 @@ use vmm_sys_util::signal::register_signal_handler;
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Creates the file at `path`, or truncates an existing file, which keeps its mode.
+/// Creates the file at `path` or truncates an existing file, which keeps its mode.
 ///
 /// # Errors
 /// Fails if the file cannot be created or opened.
@@ -19,7 +19,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().write(true).truncate(true))
 }
 
-/// Creates the file at `path`, or opens an existing file for appending.
+/// Creates the file at `path` or opens an existing file for appending.
 ///
 /// # Errors
 /// Fails if the file cannot be created or opened.

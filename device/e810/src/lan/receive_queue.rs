@@ -52,7 +52,7 @@ pub(super) struct Counts {
 pub(super) enum RxError {
     /// Too few buffers are posted.
     NoBuffers,
-    /// The frame exceeds the queue's maximum frame length, or does not fit into [`MAX_BUFFERS`] buffers.
+    /// The frame exceeds the queue's maximum frame length or does not fit into [`MAX_BUFFERS`] buffers.
     TooLong,
     /// A driver violation, which stops the queue.
     Driver(DriverError),

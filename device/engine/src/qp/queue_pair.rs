@@ -397,7 +397,7 @@ impl Qp {
         self.requests_first = !self.requests_first;
     }
 
-    /// Appends the next frame to `out`, or does a bounded amount of other work.
+    /// Appends the next frame to `out` or does a bounded amount of other work.
     pub(crate) fn transmit<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, out: &mut Vec<u8>) -> Step {
         if self.notifier.is_due() {
             return Step::Frame(self.notify(ctx, out));

@@ -1,4 +1,4 @@
-//! Translation lists of memory keys: page addresses, or ranges within other keys.
+//! Translation lists of memory keys: page addresses or ranges within other keys.
 //!
 //! # Spec
 //! mlx5 interface, sections 13.1 to 13.3.

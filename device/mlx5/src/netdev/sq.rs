@@ -236,7 +236,7 @@ impl Sq {
         }
     }
 
-    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` holds
+    /// Executes the next WQE or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` holds
     /// WQEs copied in advance. If the poll attempts to fetch a WQE, it passes the result to `observe`.
     pub fn poll(
         &mut self,

@@ -31,7 +31,7 @@ impl GidTable {
         self.0.iter().copied().flatten()
     }
 
-    /// Sets an entry, or deletes it if the address is zero.
+    /// Sets an entry or deletes it if the address is zero.
     ///
     /// # Errors
     /// Fails if the index is beyond the end of the table, or the entry is not a RoCEv2 address.

@@ -37,7 +37,7 @@ fn write() -> Vec<u8> {
     wqe(Operation::Write { remote: RemoteAddress { va: Va::new(8), rkey: Rkey::new(9) }, imm: None }, false)
 }
 
-/// Writes the WQE with index `count` to its slot, and links it from the preceding slot, as software does.
+/// Writes the WQE with index `count` to its slot and links it from the preceding slot, as software does.
 fn post(mem: &Region, count: u16, opcode: u8, wqe: &[u8]) {
     let slot = |count: u16| BASE + u32::from(count & 3) * 128;
     // Rewriting a slot leaves its link, which describes the next WQE, unchanged.

@@ -100,7 +100,7 @@ fn doorbell_word_in_wrong_uar_page_is_ignored() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// Stores trap if the VMM has not mapped the pages, or has unmapped them.
+/// Stores trap if the VMM has not mapped the pages or has unmapped them.
 #[test]
 fn trapped_doorbell_store_still_works() {
     let (mut a, mut b) = pair();

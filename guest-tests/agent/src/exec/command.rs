@@ -56,7 +56,7 @@ impl Running {
         Self::forward(child, terminal.map(|(ours, _)| ours), host).map_err(other)
     }
 
-    /// Reports the start to the host, and spawns the threads that forward input, output and exit status.
+    /// Reports the start to the host and spawns the threads that forward input, output and exit status.
     fn forward(mut child: Child, terminal: Option<Terminal>, host: &Host) -> Result<Self> {
         host.send(&ToHost::Started);
         let end = Arc::new(pidfd(&child).context("cannot open a pidfd of the command")?);

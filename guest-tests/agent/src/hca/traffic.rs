@@ -298,7 +298,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Prepares the message's slot if the flow requires it: fills the slot for a send, or overwrites it for a READ.
+    /// Prepares the message's slot if the flow requires it: fills the slot for a send or overwrites it for a READ.
     fn renew(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<()> {
         let slots = self.slots;
         let fills = flow.op != SendOp::Read && flow.fresh;

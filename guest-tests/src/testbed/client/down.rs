@@ -35,7 +35,7 @@ impl Down {
     /// Stops all selected testbeds, even if one of them fails.
     ///
     /// # Errors
-    /// Fails if a testbed does not exist, or drivers of HCAs in strict mode have violated rules.
+    /// Fails if a testbed does not exist or drivers of HCAs in strict mode have violated rules.
     pub(super) async fn run(self) -> Result<()> {
         let names = if self.all { States::open()?.running()? } else { self.names };
         let mut all = Vec::new();

@@ -32,7 +32,7 @@ pub enum CeuRequest {
     InvalidateCq(u32),
     /// WR_EQ_ALL, with the EQ number.
     WriteEq(u32),
-    /// WR_EQ_FUNC: maps events to an EQ, or unmaps them.
+    /// WR_EQ_FUNC: maps events to an EQ or unmaps them.
     MapEq {
         /// EQ number, 31 bits.
         eqn: u32,

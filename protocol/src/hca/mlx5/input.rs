@@ -269,7 +269,7 @@ commands! {
     CreateCq(CreateCq, pages: Pages) -> CqNumber;
     DestroyCq(CqNumber) -> OutputHeader;
     QueryCq(CqNumber) -> QueriedCq;
-    /// Changes a CQ's moderation settings, or replaces its ring.
+    /// Changes a CQ's moderation settings or replaces its ring.
     ModifyCq(ModifyCq, pages: Pages) -> OutputHeader;
     CreateMkey(CreateMkey, translation: Bytes) -> MkeyNumber;
     QueryMkey(MkeyNumber) -> QueriedMkey;

@@ -23,7 +23,7 @@ impl Services {
         self.all.values().cloned().collect()
     }
 
-    /// Registers a service, or replaces its record.
+    /// Registers a service or replaces its record.
     pub(super) fn register(&mut self, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let name = named(request)?;
         if self.all.len() >= MAX_SERVICES && !self.all.contains_key(&name) {

@@ -123,7 +123,7 @@ impl Transfers {
         self.all.iter().map(|transfer| transfer.deadline).min()
     }
 
-    /// Retransmits unacknowledged segments, or drops the transfer after too many timeouts.
+    /// Retransmits unacknowledged segments or drops the transfer after too many timeouts.
     pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
         self.all.retain_mut(|transfer| {
             if transfer.deadline > now {

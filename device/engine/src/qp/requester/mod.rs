@@ -329,7 +329,7 @@ impl Requester {
         FatalError::Send(status)
     }
 
-    /// Retransmits from the oldest unacknowledged PSN, or fails the front request if no retries are left.
+    /// Retransmits from the oldest unacknowledged PSN or fails the front request if no retries are left.
     fn go_back<H: Host>(
         &mut self,
         core: &Core,
