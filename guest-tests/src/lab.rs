@@ -449,7 +449,7 @@ impl Lab {
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
-        // Load the user's own modules first, as they may replace dependencies of other modules.
+        // Load user-supplied modules first, as they may replace dependencies of other modules.
         for file in &self.own_modules {
             wanted.add_file(file)?;
         }

@@ -1,7 +1,7 @@
 //! Finds kernel modules, reads their dependencies, and decompresses them.
 //!
-//! The packages do not contain `modules.dep`, which a maintainer script normally generates. Dependencies are therefore
-//! read from each module.
+//! The packages do not contain `modules.dep`, which a maintainer script normally generates. So dependencies are read
+//! from each module.
 
 use std::collections::HashMap;
 use std::fs;
@@ -56,8 +56,8 @@ impl ModuleList {
         self.add_object(name, object)
     }
 
-    /// Checks whether the kernel would load a user's own module, by comparing the version string in the file with that
-    /// of the kernel's modules.
+    /// Checks whether the kernel would load a user-supplied module by comparing the version string in the file with
+    /// that of the kernel's modules.
     ///
     /// # Errors
     /// Fails if the file is not a module or if the version strings differ.
@@ -84,7 +84,7 @@ impl ModuleList {
         )
     }
 
-    /// Adds a user's own module, which replaces the kernel's module with the same name.
+    /// Adds a user-supplied module, which replaces the kernel's module with the same name.
     ///
     /// # Errors
     /// Fails if the module cannot be read or if the kernel lacks a dependency.
@@ -130,7 +130,7 @@ pub fn find(folder: &Path, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("the guest kernel has no module named {name}"))
 }
 
-/// Reads a user's own module. Returns the uncompressed object and the names of its dependencies.
+/// Reads a user-supplied module. Returns the uncompressed object and the names of its dependencies.
 ///
 /// # Errors
 /// Fails if the file cannot be read.

@@ -47,7 +47,7 @@ fn drop_all() {
     }
 }
 
-/// Limits this thread, and the threads it creates later, to the capabilities in `kept`. Returns those that remain.
+/// Limits this thread and the threads it creates later to the capabilities in `kept`. Returns those that remain.
 ///
 /// # Errors
 /// Fails if the kernel rejects the change.

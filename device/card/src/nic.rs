@@ -1,6 +1,6 @@
 //! Stateless NIC offloads, independent of any device interface.
 //!
-//! A front-end translates its descriptors into requests to this module, and the results into descriptor
+//! A front-end translates its descriptors into requests to this module and translates the results into descriptor
 //! write-backs. Frames are byte slices. Their headers are defined in `protocol::net`.
 
 pub mod flow_hash;

@@ -372,8 +372,8 @@ pub struct InterfaceCounters {
     pub command_time: Durations,
     /// Doorbells that were executed, by kind.
     pub doorbells: BTreeMap<String, u64>,
-    /// Ignored doorbells, register writes and NIC frames, by reason. Ignored packets are counted by the transport, and
-    /// all other ignored frames by the port.
+    /// Ignored doorbells, register writes and NIC frames, by reason. Ignored packets are counted by the transport; all
+    /// other ignored frames are counted by the port.
     #[serde(default)]
     pub ignored: BTreeMap<String, u64>,
     /// Requests that failed because memory access was denied, by cause.

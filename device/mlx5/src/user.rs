@@ -83,7 +83,7 @@ impl Users {
         self.owned.pass(object, old.unwrap_or(User::Kernel), owner);
     }
 
-    /// Returns the numbers of objects of one kind that a user context owns, and that all of them own together.
+    /// Returns how many objects of one kind the user context owns and how many all user contexts own together.
     pub fn owned(&self, user: UserId, kind: Scarce) -> [usize; 2] {
         [self.owned.by(user, kind), self.owned.total(kind)]
     }

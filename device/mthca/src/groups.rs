@@ -59,8 +59,8 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group in the same bucket. Its GID has the words of [`GID`] in a different order, and therefore the same
-    /// hash, which is the XOR of the words.
+    /// Another group in the same bucket. Its GID has the words of [`GID`] in a different order. The hash is the same
+    /// because it is the XOR of the words.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 

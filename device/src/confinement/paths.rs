@@ -175,8 +175,7 @@ fn port(config: &Config) -> Option<u16> {
     }
 }
 
-/// Restricts this thread, and the threads that it creates, to the granted rights, and to TCP connections to
-/// `dns_ports`.
+/// Restricts this thread and the threads that it creates to the granted rights and to TCP connections to `dns_ports`.
 pub(super) fn restrict(
     config: &Config,
     grants: Vec<Grant>,

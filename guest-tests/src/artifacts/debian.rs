@@ -447,7 +447,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
                 folders.push(path);
             } else if kind.is_file() && path != Path::new("vmlinuz") {
                 let target = to.join(&path);
-                // If the cache and the user's own kernel are on different file systems, the kernel's files are copied.
+                // If the cache and a user-supplied kernel are on different file systems, the kernel's files are copied.
                 fs::hard_link(entry.path(), &target)
                     .or_else(|_| fs::copy(entry.path(), &target).map(drop))
                     .with_context(|| format!("cannot copy {}", entry.path().display()))?;

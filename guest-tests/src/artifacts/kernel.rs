@@ -1,4 +1,4 @@
-//! Kernels for guests: Debian's kernel from one of two suites, or the user's own kernel.
+//! Kernels for guests: Debian's kernel from one of two suites, or a user-supplied kernel.
 
 use std::fmt;
 use std::fs;
@@ -174,8 +174,8 @@ fn release_of(modules: &Path) -> String {
     modules.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. For a user's own kernel,
-/// the busybox of the default suite is returned.
+/// Returns a static busybox, which is fetched together with the chosen suite's stock kernel. For a user-supplied
+/// kernel, the busybox of the default suite is returned.
 pub(super) fn busybox(cache: &Path, arch: Arch, choice: &KernelChoice) -> Result<PathBuf> {
     let (suite, pages) = match choice {
         KernelChoice::Stock { suite, pages } => (*suite, *pages),

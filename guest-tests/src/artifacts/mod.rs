@@ -70,7 +70,7 @@ pub struct QemuProgram {
 }
 
 impl QemuProgram {
-    /// Checks the user's own program, which must be a QEMU with the devices that guests need.
+    /// Checks a user-supplied program, which must be a QEMU with the devices that guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
         ensure!(program.is_file(), "{name} does not exist; pass the path to a QEMU binary with --qemu");

@@ -1,4 +1,4 @@
-//! Options that select the components of guests, and options of scenarios.
+//! Options that select guest components, and scenario options.
 
 use std::path::PathBuf;
 

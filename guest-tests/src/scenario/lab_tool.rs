@@ -23,7 +23,7 @@ use crate::report::Report;
 
 /// Mount point of a shared host directory in the guests.
 const SHARE: &str = "/t";
-/// A stock kernel module that no other test uses. It stands in for a user's own module.
+/// A stock kernel module that no other test uses. It stands in for a user-supplied module.
 const MODULE: &str = "rdma_rxe";
 /// Timeout for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);

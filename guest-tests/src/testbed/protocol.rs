@@ -88,7 +88,7 @@ pub enum Stage {
     /// The guest accepts commands, but `hcad` has exited or QEMU has lost its connection to the device. The guests must
     /// be restarted before the device works again.
     DeviceLost,
-    /// QEMU has exited, and the guest with it.
+    /// QEMU has exited, which also ended the guest.
     Ended,
 }
 

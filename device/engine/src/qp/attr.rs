@@ -73,7 +73,7 @@ impl Service {
     }
 
     /// Returns whether packets with the given opcode belong to the service. An XRC initiator accepts only responses,
-    /// and an XRC target only requests (IBTA annex A14).
+    /// and an XRC target accepts only requests (IBTA annex A14).
     pub(crate) fn accepts(self, opcode: Opcode) -> bool {
         opcode.transport == self.transport()
             && match self {

@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
-    /// RC uses both machines. An XRC initiator uses only the requester, and an XRC target only the responder.
+    /// RC uses both machines. An XRC initiator uses only the requester, and an XRC target uses only the responder.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }

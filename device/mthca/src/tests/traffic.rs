@@ -266,8 +266,8 @@ fn error_cqe_has_syndrome_and_vendor_code() {
     ));
     assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "an unknown L_Key");
     assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "an address outside the region");
-    // The receive buffer is too short. The receive completes with a local length error, and the send with a remote
-    // invalid request error.
+    // The receive buffer is too short. The receive completes with a local length error, and the send completes with a
+    // remote invalid request error.
     assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0], vec![0x01]));
 }
 

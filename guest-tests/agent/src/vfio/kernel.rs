@@ -117,7 +117,7 @@ impl Function {
     }
 
     /// Masks or unmasks interrupts without vfio-pci, which cannot mask MSI-X vectors. The vector table can be written
-    /// only through a mapping of BAR0, and the capability only through sysfs.
+    /// only through a mapping of BAR0, and the capability can be written only through sysfs.
     pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         let msix = self.msix()?;
         match mask {

@@ -14,7 +14,7 @@ const NOWHERE: u64 = 0x7fff_ffff_f000;
 /// A value for the bits of an object number above the table's index mask.
 const ROLLING: u32 = 0x9c_0000;
 
-// These numbers are far above those that the agent uses, and refer to the last page of each table.
+// These numbers are far above those that the agent uses and refer to the last page of each table.
 const QPN: u32 = 1020;
 const UNUSED_QPN: u32 = 1019;
 const CQN: u32 = 1000;

@@ -11,7 +11,7 @@ use super::user::User;
 use crate::daemon::Control;
 
 const PAGE: &str = include_str!("../../../../device/book/src/stuck.md");
-/// How long the programs may take to exchange data, and the sender to receive RNR NAKs. Emulated guests are slow.
+/// How long to wait for the programs to exchange data and for the sender to receive RNR NAKs. Emulated guests are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Number of messages that must have been sent before the server is stopped.

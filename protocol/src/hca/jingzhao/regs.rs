@@ -74,7 +74,7 @@ pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
 /// Returns the HCR word at 18h as the driver reads it.
 ///
 /// The specification defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] when
-/// written, and a copy of the go bit when read.
+/// written and a copy of the go bit when read.
 ///
 /// # Spec
 /// JingZhao interface, section 1.3 (J-04).

@@ -1,6 +1,6 @@
 //! Loads from guest memory that software may be writing concurrently.
 //!
-//! Software stores a word of a work request or of a doorbell record with a single instruction, and relies on the device
+//! Software stores a word of a work request or of a doorbell record with a single instruction and relies on the device
 //! reading it as a whole. For example, the word with the valid bit of an E810 request also contains the R_Key.
 //! `VolatileSlice::copy_to` would read a word in several parts if the destination were not aligned.
 

@@ -90,7 +90,7 @@ fn flushing_empty_queues_does_not_write_cqe() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The kernel itself completes WQEs that it posts to a flushed queue pair, and may destroy the queue pair at any time.
+/// The kernel itself completes WQEs that it posts to a flushed queue pair and may destroy the queue pair at any time.
 #[test]
 fn late_requests_on_kernel_qp_are_not_flushed() {
     let mut pair = Pair::connected();
@@ -101,8 +101,8 @@ fn late_requests_on_kernel_qp_are_not_flushed() {
     nothing(&mut pair.a);
 }
 
-/// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even if software
-/// requests no further flush.
+/// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even if software does not
+/// request another flush.
 #[test]
 fn requests_posted_in_error_state_are_flushed() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
@@ -217,7 +217,7 @@ fn wrong_response_length_fails_qp() {
     assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself must not produce a CQE");
 }
 
-/// Section 13.2: the timeout is initially 16.8 ms, and doubles with each of seven retries.
+/// Section 13.2: the timeout is initially 16.8 ms and doubles with each of seven retries.
 #[test]
 fn unanswered_send_fails_after_eight_timeouts() {
     let mut pair = Pair::connected();
@@ -337,7 +337,7 @@ fn denied_access_fails_both_sides() {
     }
 }
 
-/// Section 13.2: a WRITE requires bit 20 of the context, and a READ bit 21, in addition to the key's rights.
+/// Section 13.2: in addition to the key's rights, a WRITE requires bit 20 of the context and a READ requires bit 21.
 #[test]
 fn qp_access_flags_restrict_key_rights() {
     const KEY: u32 = 0x6cdb_0e07;

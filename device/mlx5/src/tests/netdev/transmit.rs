@@ -130,7 +130,7 @@ fn lso_segments_tcp_with_valid_headers() {
         assert!(frames.iter().all(|frame| is_valid(frame)));
         let sequences = frames.iter().map(|frame| u32::from_be_bytes(output(&frame[tcp + 4..])));
         assert_eq!(sequences.collect::<Vec<_>>(), [0xffff_fff0, 0x3d8, 0x7c0]);
-        // FIN and PSH are set only in the last segment, and CWR only in the first.
+        // FIN and PSH are set only in the last segment, and CWR is set only in the first.
         assert_eq!(frames.iter().map(|frame| frame[tcp + 13]).collect::<Vec<_>>(), [0xf6, 0x76, 0x7f]);
         if !is_v6 {
             let ids = frames.iter().map(|frame| u16::from_be_bytes(output(&frame[18..])));
