@@ -27,7 +27,7 @@ fn run_with(config: &str) -> Output {
     run(&["--config", path.to_str().unwrap()])
 }
 
-/// Checks that a run failed with a one-line error and returns its standard error.
+/// Checks that a run failed with a one-line error, and returns its standard error.
 fn one_line(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).unwrap();

@@ -140,7 +140,7 @@ pub struct StockCompletion {
 }
 
 impl StockVerbs {
-    /// Starts the program in a guest that has a root file system and opens a device.
+    /// Starts the program in a guest that has a root file system, and opens a device.
     ///
     /// # Errors
     /// Fails if the device does not exist, or the program does not start.

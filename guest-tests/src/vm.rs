@@ -206,7 +206,7 @@ impl Vm {
         })
     }
 
-    /// Reboots a guest that was started with reboots enabled and waits until it responds again.
+    /// Reboots a guest that was started with reboots enabled, and waits until it responds again.
     ///
     /// # Errors
     /// Fails if the guest does not respond.

@@ -23,7 +23,7 @@ fn wait_reason(pair: &mut Pair) -> WaitReason {
     explain(pair, A).send
 }
 
-/// Runs until both nodes are idle and drops every packet that A sends.
+/// Runs until both nodes are idle, and drops every packet that A sends.
 fn lose_all(pair: &mut Pair) {
     pair.run(|node, _| node != A);
 }

@@ -1,7 +1,7 @@
 //! Copy of the memory translation table (MTT): the bus pages of memory regions.
 //!
 //! The table itself is in ICM. The copy holds the entries written so far, in one chunk per ICM page. A chunk is created
-//! when an entry in its page is first written and discarded when the page is unmapped.
+//! when an entry in its page is first written, and discarded when the page is unmapped.
 
 use std::ops::RangeInclusive;
 

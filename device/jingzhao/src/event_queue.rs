@@ -63,7 +63,7 @@ impl EventQueues {
         self.queues.remove(&index)
     }
 
-    /// Writes an asynchronous event to the lowest-numbered queue whose mask contains the event's type or drops the
+    /// Writes an asynchronous event to the lowest-numbered queue whose mask contains the event's type, or drops the
     /// event if no such queue exists. Returns the position of the event and the result of [`EventQueue::push`].
     pub fn raise(
         &mut self,

@@ -123,7 +123,7 @@ impl Resources {
         self.raise(cx, &Eqe::Qp { qpn, event });
     }
 
-    /// Raises the interrupt for an event that was written or reports a lost event.
+    /// Raises the interrupt for an event that was written, or reports a lost event.
     fn finish_event(
         &mut self,
         cx: &mut Context<'_>,

@@ -26,8 +26,9 @@
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
 //! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
 //! whose elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit
-//! may come from software that does not use the bit or may still be in the middle of being written. It counts as posted
-//! once all its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the settle time.
+//! may come from software that does not use the bit, or may still be in the middle of being written. It counts as
+//! posted once all its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the
+//! settle time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).

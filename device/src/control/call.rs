@@ -279,7 +279,7 @@ impl Mailbox {
         }
     }
 
-    /// Sets whether the device is running and counts the restarts.
+    /// Sets whether the device is running, and counts the restarts.
     pub fn set_run_state(&self, run_state: RunState) {
         let mut health = self.shared.health();
         if let RunState::Restarting(problem) = &run_state {

@@ -16,7 +16,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Connects to the device that listens on `socket` and maps `len` bytes of memory at bus address 0.
+    /// Connects to the device that listens on `socket`, and maps `len` bytes of memory at bus address 0.
     pub(crate) fn attach(socket: &Path, len: u64) -> Self {
         let mut client = Client::new(socket).unwrap();
         let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();

@@ -143,7 +143,7 @@ impl Daemon {
         Self { child, folder, socket, log }
     }
 
-    /// Reads log lines until one contains `text` and returns that line. Panics if the daemon exits first.
+    /// Reads log lines until one contains `text`, and returns that line. Panics if the daemon exits first.
     pub(crate) fn wait_for_line(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {

@@ -1,4 +1,4 @@
-//! Tests that a guest can create as many objects as the public driver's default profile allows and measures the memory
+//! Tests that a guest can create as many objects as the public driver's default profile allows, and measures the memory
 //! that they use.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for --nocapture")]

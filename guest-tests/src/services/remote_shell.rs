@@ -1,5 +1,5 @@
-//! A remote shell that Open MPI uses to start its daemons in other guests. It accepts every client that can reach it
-//! and is suitable only for a network of test guests.
+//! A remote shell that Open MPI uses to start its daemons in other guests. It accepts every client that can reach it,
+//! so it is suitable only for a network of test guests.
 
 /// Guest path of the client, for Open MPI's parameter `plm_ssh_agent`.
 pub(crate) const CLIENT: &str = "/tmp/shell";

@@ -213,7 +213,7 @@ impl<W: Write + AsFd> WriterThread<W> {
         0
     }
 
-    /// Writes as many bytes as the sink accepts and waits if it accepts none. Returns the number of bytes written, or
+    /// Writes as many bytes as the sink accepts, and waits if it accepts none. Returns the number of bytes written, or
     /// `None` on error.
     fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {

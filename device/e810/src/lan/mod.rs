@@ -200,7 +200,7 @@ impl Lan {
         causes
     }
 
-    /// Returns whether a "malicious driver detected" interrupt is pending and clears it.
+    /// Returns whether a "malicious driver detected" interrupt is pending, and clears it.
     pub(super) fn take_malicious(&mut self) -> bool {
         std::mem::take(&mut self.mdet_pending)
     }

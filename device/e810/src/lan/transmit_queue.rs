@@ -246,7 +246,7 @@ impl TransmitQueue {
         Ok(())
     }
 
-    /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first and keeps the
+    /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first, and keeps the
     /// descriptors fetched so far.
     ///
     /// Fetches at most one descriptor more than the maximum number of buffers, plus one context descriptor and one

@@ -49,7 +49,7 @@ impl Groups {
     /// datagrams.
     ///
     /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives it from the
-    /// first four bytes of the group's IP address, and also sends to it. RFC 2464, section 7, uses the last four bytes
+    /// first four bytes of the group's IP address and also sends to it. RFC 2464, section 7, uses the last four bytes
     /// instead, so the MAC address derived by that rule is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
@@ -133,7 +133,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Returns whether this group has the same address and VLAN as `earlier`, and includes all its members.
+    /// Returns whether this group has the same address and VLAN as `earlier` and includes all its members.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

@@ -208,7 +208,7 @@ pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Destro
     was.map(|_| Done::Plain).ok_or(unknown(command.qpn))
 }
 
-/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs and returns those queues.
+/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs, and returns those queues.
 /// irdma generates the remaining completions itself.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
     let qpn = command.qpn;
@@ -257,7 +257,7 @@ pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
 
-/// Writes one completion for each queue that has outstanding WQEs and returns those queues. A queue is skipped if its
+/// Writes one completion for each queue that has outstanding WQEs, and returns those queues. A queue is skipped if its
 /// error codes are `None`.
 fn complete_flushed(
     rdma: &mut Rdma,

@@ -1,7 +1,7 @@
 //! The send queue of a queue pair: fetches WQEs in order and skips padding.
 //!
 //! Software does not ring the doorbell for every WQE. It reads the consumer index that the device publishes in the
-//! shadow area and rings the doorbell only if the device has reached the new WQE. Before it goes idle, the device
+//! shadow area, and rings the doorbell only if the device has reached the new WQE. Before it goes idle, the device
 //! publishes its index and then polls once more.
 //!
 //! # Spec

@@ -477,7 +477,7 @@ impl Qp {
         Frame { emitted, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// Runs after every packet, timeout and transmit step. Applies the state transition that an error requires and
+    /// Runs after every packet, timeout and transmit step. Applies the state transition that an error requires, and
     /// reports when the send queue has drained.
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {

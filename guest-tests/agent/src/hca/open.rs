@@ -74,8 +74,8 @@ impl Hca {
         Self::bring_up(device, address, arena, step.clone())
     }
 
-    /// Resets the function as a VMM would and initialises the device again with the same memory. The reset destroys all
-    /// objects.
+    /// Resets the function as a VMM would, and initialises the device again with the same memory. The reset destroys
+    /// all objects.
     pub(crate) fn reset(self) -> Result<(Self, HcaInfo)> {
         let Self { device, address, mut arena, opened, .. } = self;
         device.reset()?;

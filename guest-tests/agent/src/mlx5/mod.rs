@@ -1,5 +1,5 @@
 //! A driver for a ConnectX function that no kernel driver has initialised. The driver copies memory by RDMA WRITE
-//! through an RC queue pair that is connected to itself and receives the interrupt for the completion.
+//! through an RC queue pair connected to itself, then waits for the interrupt of the completion.
 //!
 //! The driver shares no code with the device, so it also tests the layouts that both sides assume.
 //!

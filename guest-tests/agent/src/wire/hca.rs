@@ -59,7 +59,7 @@ impl Default for IcmOptions {
     }
 }
 
-/// Resets the function as a VMM would and initialises the HCA again. The reset destroys all objects. This step is
+/// Resets the function as a VMM would, and initialises the HCA again. The reset destroys all objects. This step is
 /// available only if the agent is the VMM.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ResetHca {}

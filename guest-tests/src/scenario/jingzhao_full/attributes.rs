@@ -186,8 +186,9 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     Ok(())
 }
 
-/// Checks the public driver's mask, in which bit 11 is the port and bit 6 the RNR timer (section 10.4). The driver
-/// sends the whole context with every command and always sets the retry counts and the timeout to zero.
+/// Checks the public driver's mask, in which bit 11 stands for the port and bit 6 stands for the RNR timer (section
+/// 10.4). The driver sends the whole context with every command and always sets the retry counts and the timeout to
+/// zero.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;

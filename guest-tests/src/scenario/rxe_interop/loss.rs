@@ -92,7 +92,7 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Flips one ICRC-protected bit in some of the packets that each end sends and checks that the other end drops exactly
+/// Flips one ICRC-protected bit in some of the packets that each end sends, and checks that the other end drops exactly
 /// those packets.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;

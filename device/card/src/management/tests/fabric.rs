@@ -33,8 +33,8 @@ impl Fabric {
         assert_eq!(self.settle(usize::MAX), []);
     }
 
-    /// Exchanges datagrams until none are left and returns the responses received by the guest of HCA `watched`. Guests
-    /// respond as the kernel does: through MAD_IFC, advancing directed routes themselves.
+    /// Exchanges datagrams until none are left, and returns the responses received by the guest of HCA `watched`.
+    /// Guests respond as the kernel does: through MAD_IFC, advancing directed routes themselves.
     fn settle(&mut self, watched: usize) -> Vec<Datagram> {
         let mut seen = Vec::new();
         for _ in 0..100 {

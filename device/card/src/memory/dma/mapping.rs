@@ -103,8 +103,8 @@ impl Drop for Mapping {
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;
         while done < self.region.size() {
-            // A huge page can only be unmapped as a whole. Each piece is therefore at least one page long, and since
-            // `RELEASE_LEN` and `page_len` are powers of two, it consists of whole pages.
+            // A huge page can only be unmapped as a whole. So each piece is at least one page long. Since `RELEASE_LEN`
+            // and `page_len` are powers of two, it consists of whole pages.
             let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
             // SAFETY: the bytes were mapped by `new` and have not been unmapped since. No slices exist, as they borrow
             // `self`.

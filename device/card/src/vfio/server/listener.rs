@@ -216,7 +216,7 @@ impl Drop for Listener {
     }
 }
 
-/// Locks a directory until `folder` is closed or continues without the lock after a timeout. Without a lock, two
+/// Locks a directory until `folder` is closed, or continues without the lock after a timeout. Without a lock, two
 /// daemons that start concurrently may both replace a stale file, which makes one of them unreachable.
 fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     static WAITED: Mutex<Waited> = Mutex::new(Waited { since: None, total: Duration::ZERO });

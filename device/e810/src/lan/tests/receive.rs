@@ -48,7 +48,7 @@ fn context(ring: u64, len: u16, max_frame: u16, split: Split, strip_crc: bool) -
 }
 
 impl Bench {
-    /// Enables the queue as a driver does and posts all buffers.
+    /// Enables the queue as a driver does, and posts all buffers.
     fn enable(&mut self, context: [u32; 8]) {
         for (index, word) in (0..).zip(context) {
             self.write(Register::QrxContext(index, QUEUE), word);

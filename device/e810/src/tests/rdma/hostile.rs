@@ -397,7 +397,7 @@ impl Hostile {
         }
     }
 
-    /// Forwards frames between the devices until none are left and reads the events of both devices.
+    /// Forwards frames between the devices until none are left, and reads the events of both devices.
     fn settle(&mut self) {
         loop {
             let Pair { a, b } = &mut self.pair;

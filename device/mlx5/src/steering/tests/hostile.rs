@@ -17,7 +17,7 @@ fn source(number: u32) -> OuterHeaders {
     OuterHeaders { src_ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d], ..ANY }
 }
 
-/// Fills a group that compares all fields and evaluates a frame that matches only the group's last entry.
+/// Fills a group that compares all fields, and evaluates a frame that matches only the group's last entry.
 fn evaluate_among(entries: usize) {
     let mut steering = Steering::default();
     let last = u32::try_from(entries).unwrap() - 1;

@@ -1,4 +1,4 @@
-//! CQP operation errors. The device is free to choose most of the codes: drivers merely log them.
+//! CQP operation errors. The device is free to choose most of the codes, which drivers merely log.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
