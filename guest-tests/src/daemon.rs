@@ -66,7 +66,7 @@ pub struct HcaSpec {
     pub name: String,
     /// HCA number on the fabric. The HCA's addresses are derived from this number.
     pub id: u16,
-    /// HCA number of the HCA that receives packets without a destination.
+    /// HCA number of the default peer, which receives packets without a destination.
     pub default_peer: u16,
     /// Whether packets to the default peer use IPv6. If software specifies the peer's IPv4 address, they use IPv4.
     pub prefer_ipv6: bool,

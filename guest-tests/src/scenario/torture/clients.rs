@@ -1,4 +1,4 @@
-//! Two vfio-user clients without guests and their disturbances. Each client acts as both the VMM and the driver of its
+//! Two vfio-user clients without guests, and their disturbances. Each client acts as both the VMM and the driver of its
 //! HCA.
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Traffic between stock guests. A program at each end sends, and checks messages independently
+//! Traffic between stock guests. A program at each end sends and checks messages independently
 //! (`guest/stock_traffic.py`) and is polled for its progress.
 
 use std::time::Duration;
