@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use engine::Instant;
 
-/// Fault rates in parts per thousand and delays.
+/// Fault rates in parts per thousand, and delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub loss: u32,

@@ -1,5 +1,5 @@
-//! Limits the rate of log lines that a guest or a peer can cause. The limits apply to lines per device and
-//! call site, and to bytes per device.
+//! Limits the rate of log lines that a guest or a peer can trigger. The limits apply to lines per device and call site,
+//! and to bytes per device.
 //!
 //! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines per [`WINDOW_MS`],
 //! as long as its device has not used up its byte allowance. The first line after a suppression reports how many lines
@@ -109,7 +109,7 @@ impl Allowance {
     }
 }
 
-/// `limited!(level, …)` is a rate-limited [`log_line!`](crate::log_line), for lines that a guest or a peer can cause.
+/// `limited!(level, …)` is a rate-limited [`log_line!`](crate::log_line), for lines that a guest or a peer can trigger.
 #[macro_export]
 macro_rules! limited {
     ($level:ident, $($arg:tt)+) => {{
@@ -138,7 +138,7 @@ macro_rules! log_line {
 
 /// Expands to the log target of the calling module, as a constant.
 ///
-/// Users depend on targets, for example in log filters. So that targets do not depend on how the code is divided into
+/// Users depend on targets, for example in log filters. To keep them independent of how the code is divided into
 /// crates, `card::vfio` logs as `device::vfio`, for example, and the interface `mthca` logs as
 /// `device::frontend::mthca`.
 #[macro_export]

@@ -28,7 +28,7 @@ strict_rules! {
     DOORBELL_STATE "doorbell_state" "1.6, 10.1";
     /// A doorbell in a UAR page other than the one in the QP's context.
     DOORBELL_PAGE "doorbell_page" "1.6 (J-13)";
-    /// A doorbell with the QPN of an earlier QP that had the same index.
+    /// A doorbell with the number of an earlier QP that had the same index.
     DOORBELL_NUMBER "doorbell_number" "7.1 (J-33)";
     /// More requests posted than the send queue has slots.
     SQ_OVERRUN "sq_overrun" "6.7";

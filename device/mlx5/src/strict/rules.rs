@@ -5,7 +5,7 @@ use card::strict_rules;
 strict_rules! {
     /// A write whose width or alignment its register does not support. The device ignores it.
     NARROW_WRITE "narrow_write" "2.1, 7.1";
-    /// A write to an address without a register or to a read-only register.
+    /// A write to an address without a register, or to a read-only register.
     NO_REGISTER "no_register" "2.1, 7.1";
     /// A command that reuses the token of the previous command, so that stale mailbox blocks look valid.
     TOKEN_REUSED "token_reused" "3.1";
@@ -31,7 +31,7 @@ strict_rules! {
     SQ_OVERRUN "sq_overrun" "11";
     /// More requests posted than a receive queue has entries.
     RQ_OVERRUN "rq_overrun" "12.1, 12.2";
-    /// An EQ consumer index that is past the producer index or that moves backwards.
+    /// An EQ consumer index that is past the producer index, or that moves backwards.
     EQ_CONSUMER "eq_consumer" "7.1, 8.1";
     /// A CQ consumer index that is past the producer index.
     CQ_CONSUMER "cq_consumer" "7.3, 9.2";

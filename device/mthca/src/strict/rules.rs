@@ -18,7 +18,7 @@ strict_rules! {
     HCR_NOT_POLLED "hcr_not_polled" "2.2";
     /// Arming an EQ that is not valid, or updating the consumer index of such an EQ.
     EQ_NOTHING "eq_nothing" "2.4, 7.8";
-    /// An EQ consumer index that is past the producer index or that moves backwards.
+    /// An EQ consumer index that is past the producer index, or that moves backwards.
     EQ_CONSUMER "eq_consumer" "2.4, 7.8";
     /// A read from a UAR page.
     DOORBELL_READ "doorbell_read" "5.1";
