@@ -118,7 +118,7 @@ impl Process {
         &self.log
     }
 
-    /// Waits for the next line in the program's log that contains `text`.
+    /// Waits for the next log line that contains `text`.
     ///
     /// # Errors
     /// Fails if no such line appears within `limit` or if the program exits first.

@@ -158,7 +158,7 @@ pub async fn spawn(vm: &mut Vm, line: &str) -> Result<ProgramId> {
     Ok(vm.call(Spawn { argv }).await?.program)
 }
 
-/// Waits for the next line of a program's output that contains `text`.
+/// Waits for the next output line that contains `text`.
 ///
 /// # Errors
 /// Fails if no such line appears in time. The error contains the lines read so far.

@@ -210,7 +210,7 @@ impl Ring for CountedRing {
     }
 }
 
-/// A ring of events that reports an overflow to software.
+/// An event ring that reports an overflow to software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRing<R> {
     pub ring: R,

@@ -34,7 +34,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
-    /// Returns the page of a table that starts at the given index.
+    /// Returns the table page that starts at the given index.
     List(&'static TableSpec, u64, oneshot::Sender<Page>),
     /// Explains what a QP is waiting for.
     Explain(Qpn, oneshot::Sender<Explanation>),

@@ -1,6 +1,6 @@
 //! The `local` fabric: HCAs in one process, each on its own thread, exchange frames in memory.
 //!
-//! A unicast frame goes to the member that owns the destination MAC, and a multicast frame to all other members. A
+//! A unicast frame goes to the member that owns the destination MAC, and a multicast frame goes to all other members. A
 //! frame for an unknown MAC goes to all NICs, which filter frames themselves and may have a bridge behind them. A
 //! member owns its configured MAC and IP addresses. Other MACs are learned from frames that NICs send.
 

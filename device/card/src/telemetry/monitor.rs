@@ -37,7 +37,7 @@ pub struct Monitor {
     violations: BTreeMap<&'static str, Seen>,
 }
 
-/// An interface requirement on software that the device does not enforce.
+/// Something that the interface requires of software without the device enforcing it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name in counters and traces.

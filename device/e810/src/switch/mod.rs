@@ -207,7 +207,7 @@ impl Switch {
     fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
-            // A new rule may replace a rule with the same key that became inactive when its VSI was freed.
+            // A new rule may replace a rule that has the same key and became inactive when its VSI was freed.
             if !matches!(old.action, Action::Inactive) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }

@@ -169,7 +169,7 @@ impl Table {
         self.groups.iter().map(Group::entry_count).sum()
     }
 
-    /// Returns the rule of the entry with the lowest index that matches the fields of a frame, and counts the frame.
+    /// Finds the first entry, by index, that matches a frame's fields. Returns its rule and counts the frame.
     pub(super) fn find(&self, fields: &Fields) -> Option<&Rule> {
         let found = self.groups.iter().find_map(|group| group.find(fields));
         let counter = found.map_or(&self.missed, |entry| &entry.matched);

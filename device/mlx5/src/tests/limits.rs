@@ -263,8 +263,8 @@ fn limit_on_pages_given_to_device_is_enforced() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts regions of any length and lists of any length that fits in memory. The driver uses the reported
-/// limits only for attributes that `ibv_query_device` returns.
+/// The device accepts regions of any length and any list that fits in memory. The driver uses the reported limits only
+/// for attributes that `ibv_query_device` returns.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;

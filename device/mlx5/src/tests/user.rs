@@ -1,4 +1,4 @@
-//! A program with its own queues that acts like `libmlx5`.
+//! A program that has its own queues and acts like `libmlx5`.
 
 use std::ops::{Deref, DerefMut};
 

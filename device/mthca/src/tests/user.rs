@@ -1,4 +1,4 @@
-//! A user program with its own queues that accesses the device as `libmthca` does.
+//! A user program that has its own queues and accesses the device as `libmthca` does.
 
 use std::ops::{Deref, DerefMut};
 

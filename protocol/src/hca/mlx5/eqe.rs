@@ -76,7 +76,7 @@ codes! {
         PathMigrationFailed = 0x07 "path_migration_failed",
         /// The device rejected an invalid request from the peer.
         InvalidRequest = 0x10 "invalid_request",
-        /// The device rejected a request from the peer that lacked access rights.
+        /// The device rejected a peer's request that lacked access rights.
         AccessViolation = 0x11 "access_violation",
         /// The QP will not consume any more receive WQEs from its SRQ.
         LastWqeReached = 0x13 "last_wqe_reached",

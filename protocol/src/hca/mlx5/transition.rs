@@ -110,7 +110,7 @@ bitflags! {
     }
 }
 
-/// A transition between QP states that a command requests.
+/// A QP state transition requested by a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Transition {

@@ -77,7 +77,7 @@ pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
 }
 
 impl RingFabric {
-    /// Sends a call to members in the directory that are not linked yet.
+    /// Sends a call to all unlinked members in the directory.
     pub(super) fn scan(&mut self, scan: Scan) {
         self.scanned = Instant::now();
         let linked: HashSet<MacAddr> = self.linked().chain([self.own.mac]).collect();

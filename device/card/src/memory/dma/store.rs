@@ -9,8 +9,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{ByteValued, VolatileSlice};
 
-/// Number of bytes at the end of a write that are stored in order. Messages that software polls, such as rsockets
-/// credits, are shorter than this.
+/// Number of final bytes of a write that are stored in order. Messages that software polls, such as rsockets credits,
+/// are shorter than this.
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.

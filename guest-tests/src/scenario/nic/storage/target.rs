@@ -70,7 +70,7 @@ impl Amount {
     }
 }
 
-/// A file or device on the server that the client accesses through a storage protocol.
+/// A file or device on the server, accessed by the client through a storage protocol.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     protocol: Protocol,
