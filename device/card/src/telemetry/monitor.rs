@@ -37,7 +37,7 @@ pub struct Monitor {
     violations: BTreeMap<&'static str, Seen>,
 }
 
-/// Something that the interface requires of software without the device enforcing it.
+/// A requirement that the interface places on software but the device does not enforce.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Name in counters and traces.
