@@ -162,7 +162,8 @@ impl Bench {
                     return;
                 }
                 let now = self.now;
-                let sender = self.model.senders.insert(src, LastSender { from, at: now, kept: true, claim: None });
+                let sender =
+                    self.model.senders.insert(src, LastSender { from, at: now, kept: true, claim: None });
                 let before = sender.filter(|sender| sender.from != from && sender.kept);
                 assert!(
                     before.is_none_or(|before| now.saturating_since(before.at) >= HELD),
@@ -202,7 +203,8 @@ impl Bench {
             return;
         }
         assert_eq!(owner, None, "{src} is configured for a peer");
-        let before = self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true, claim: None });
+        let before =
+            self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true, claim: None });
         let held = before.filter(is_anothers).is_some_and(|before| now.saturating_since(before.at) < HELD);
         assert!(!held, "{src} moved to the HCA during its hold time");
         if self.model.peers.len() != 1 {
