@@ -100,7 +100,7 @@ impl DeviceBuilder {
         &self.resolved
     }
 
-    /// Returns the source of the device's clients: an inherited socket or a new one.
+    /// Returns the socket through which clients reach the device, either inherited or newly bound.
     ///
     /// # Errors
     /// Fails if the process cannot listen on the socket, or if the device has no socket path and no socket was
@@ -232,7 +232,7 @@ impl DeviceBuilder {
     }
 }
 
-/// Returns the set-up parameters of a front-end, except for its options.
+/// Returns a front-end's setup parameters, except for its options.
 pub fn setup(device: &DeviceConfig) -> Setup<()> {
     Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
 }

@@ -124,7 +124,7 @@ impl Inherited {
     }
 }
 
-/// Returns the descriptors that a service manager has passed to this process.
+/// Returns the descriptors passed to this process by a service manager.
 fn passed() -> Result<impl Iterator<Item = RawFd>, InheritedError> {
     // LISTEN_FDS applies only to the process that LISTEN_PID names, not to descendants that inherit both variables.
     let is_ours = env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());

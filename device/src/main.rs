@@ -70,7 +70,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Initialising the log creates a thread, so the descriptor limit and the sandbox must be set up before that.
+    // Set up the descriptor limit and the sandbox before the log, which creates a thread.
     descriptors::raise_limit();
     let resolver = resolver(&config).context("dns").with_context(|| config::shown(origin).to_string())?;
     let dns_ports = resolver.as_ref().map(Resolver::ports).unwrap_or_default();
@@ -90,7 +90,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
 }
 
 /// Creates the DNS client if a device needs it or may need it later. It reads files, so it must be created before the
-/// sandbox begins.
+/// process enters the sandbox.
 fn resolver(config: &Config) -> Result<Option<Resolver>, ResolverError> {
     match (Resolver::new(&config.dns), config.may_have_names()) {
         (Err(error), true) => Err(error),

@@ -409,7 +409,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Sleeps without being woken to let messages accumulate, if that raises throughput. Returns whether work is
+    /// Sleeps without being woken so that messages accumulate, if that raises throughput. Returns whether work is
     /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();

@@ -1,5 +1,5 @@
-//! Limits the size of logs. A program that fails in a loop, such as the QEMU of a guest whose device has failed, writes
-//! the same lines endlessly.
+//! Limits the size of logs. A program that fails in a loop, such as QEMU after its guest's device has failed, logs the
+//! same lines endlessly.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Maximum size of one process's output in bytes. The first lines, which usually name the cause, are kept.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
-/// Interval between checks of the sizes of other programs' logs. Between two checks, logs can exceed the limit.
+/// How often to check the size of other programs' logs. A log can exceed the limit between two checks.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Last line of a log that has reached its limit. The line before it may be incomplete.
 const NOTICE: &str = "\n[guest-lab: this log is full; further output is discarded]\n";

@@ -1,4 +1,4 @@
-//! Calls stock verbs in a guest. A program in the guest reads one command per line and calls the verbs through
+//! Uses the stock verbs in a guest. A program in the guest reads one command per line and executes it through
 //! rdma-core's Python bindings.
 //!
 //! The program (`guest/stock_verbs.py`) runs until [`StockVerbs::close`]. It uses the kernel's driver and rdma-core's
@@ -158,7 +158,7 @@ impl StockVerbs {
         self.ask(vm, "region", json!({ "path": path, "len": len })).await
     }
 
-    /// Deregisters the memory of a file.
+    /// Deregisters a file's memory.
     ///
     /// # Errors
     /// Fails if the kernel rejects the request.

@@ -137,10 +137,10 @@ impl Ready {
     }
 }
 
-/// Waits until one of the guest's files contains one of the texts.
+/// Waits until one of the guest's files contains one of the given strings.
 ///
 /// # Errors
-/// Fails if none of the texts appears in any of the files in time.
+/// Fails if none of the strings appears in any of the files in time.
 pub async fn await_text(vm: &mut Vm, paths: &[&str], texts: &[&str], limit: Duration) -> Result<()> {
     let owned = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
     let timeout_ms = u32::try_from(limit.as_millis())?;

@@ -539,7 +539,7 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
 mod tests {
     use super::*;
 
-    /// Simulates boots that leave the given texts on the console. Returns the number of boots and the result of the
+    /// Simulates boots that leave the given output on the console. Returns the number of boots and the result of the
     /// last one.
     async fn boots(consoles: &[&str]) -> (usize, Result<usize>) {
         let folder = tempfile::tempdir().unwrap();

@@ -17,11 +17,11 @@ pub enum Value<'a> {
     Number(u64),
     /// Identifier, address or bit mask, in hexadecimal.
     Hex(u64),
-    /// A flag of one bit.
+    /// A flag that is one bit wide.
     Flag(bool),
     /// Symbolic name from the specification.
     Name(&'a str),
-    /// Names of the flags that are set, and the set bits that have no name.
+    /// Names of the flags that are set, and a mask of the set bits that have no name.
     Set(&'a [&'static str], u64),
     /// Bytes without further structure.
     Bytes(&'a [u8]),
@@ -30,7 +30,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// Returns whether the value is zero, as in an unused field. Names and texts are never zero.
+    /// Returns whether the value is zero, as in an unused field. Names and text are never zero.
     pub fn is_zero(&self) -> bool {
         match self {
             Self::Number(number) | Self::Hex(number) => *number == 0,

@@ -91,7 +91,7 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Queue identifier chosen by the driver, 24 bits. CQEs report it to let the driver find the queue.
+    /// Queue identifier chosen by the driver, 24 bits. CQEs report it so that the driver can find the queue.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {

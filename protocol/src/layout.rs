@@ -245,7 +245,7 @@ impl BitOrder for BigEndian {
         let mut word = [0; 16];
         let there = bytes.len().min(MAX_FIELD_BYTES);
         word[..there].copy_from_slice(&bytes[..there]);
-        // The subtraction does not overflow: the field starts in the first byte and has at most 64 bits.
+        // The subtraction does not overflow, as the field starts in the first byte and is at most 64 bits wide.
         let value = u128::from_be_bytes(word) >> (128 - first % 8 - width);
         #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
         let low = value as u64;
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn big_endian_fields_round_trip_at_declared_bits() {
+    fn big_endian_fields_round_trip_in_declared_bits() {
         let big = Big {
             narrow: 0x1f,
             wide: 0x401,

@@ -242,7 +242,7 @@ fn cited_sections_exist() {
                 let digits: String =
                     text[at + prefix.len()..].chars().take_while(char::is_ascii_digit).collect();
                 let mark = format!("{prefix}{digits}");
-                // A "T" followed by a number is a citation only in texts about mthca.
+                // A "T" followed by a number is a citation only in text about mthca.
                 let trap = *prefix != "T" || shown.contains("mthca") || text[..at].ends_with("section 12, ");
                 if begins && trap && !digits.is_empty() {
                     cited += 1;

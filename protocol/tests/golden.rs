@@ -91,7 +91,7 @@ fn deth(qkey: u32, src_qp: u32) -> Deth {
 
 type ExpectedFrame = (&'static str, Encap, Bth, Ext, Vec<u8>);
 
-/// Returns the expected contents of each frame, in the order of the file.
+/// Returns the expected content of each frame, in the order of the file.
 fn expected_frames() -> Vec<ExpectedFrame> {
     let ack = Syndrome::ACK;
     vec![

@@ -89,7 +89,7 @@ fn srqn(bth: &Bth, [_, b, _, d]: [u64; 4]) -> Option<Srqn> {
     bth.opcode.has_xrceth().then(|| Srqn::new(u32::try_from((b ^ d) & 0xffff_ffff).unwrap()))
 }
 
-/// Returns the length of a packet in a frame of its own, from the BTH to the ICRC.
+/// Returns the number of bytes from the BTH to the ICRC when the packet is sent in a frame of its own.
 fn packet_bytes(frame: &RoceFrame<'_>, encap: &Encap) -> usize {
     let Packet { bth, srqn, ext, payload } = frame.packet;
     let mut out = Vec::new();
@@ -116,7 +116,7 @@ proptest! {
         prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { encap, packet }));
     }
 
-    /// Joining the packets' frames yields the frame that they were divided from.
+    /// Concatenating the payloads of the frames yields the original payload.
     #[test]
     fn divided_frame_has_consecutive_packets(
         encap in encaps(),

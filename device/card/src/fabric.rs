@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use self::ring::MemberRow;
 use self::switch::Switch;
 
-/// Longest frame that a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
+/// Longest frame that a fabric carries: a 9728-byte jumbo Ethernet frame with two VLAN tags. A RoCE packet with a
 /// 4096-byte payload needs less than half of this.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 

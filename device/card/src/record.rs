@@ -9,16 +9,16 @@
 //! - `entry`, `codec`, `text`: events, their encoding, and their text form
 //! - `dedup`: the cache that removes repeated data
 //! - `chunk`, `header`, `reader`: the file format and its reader
-//! - `queue`, `recorder`: the writer, which does not delay the device
+//! - `queue`, `recorder`: the writer, which never makes the device wait for the file
 //! - `replay_source`: the source of a replay's inputs, which also compares the outputs
 //! - `sink`: the interface that the device reports its inputs and outputs to, both when recording and during replay
 //!
 //! # File
 //! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the length of its
-//! contents (4 bytes), the XXH3-64 of the contents (8 bytes), and the contents. Numbers are little-endian. The first
-//! chunk contains the header, a JSON object. All other chunks contain complete entries. As entries refer to earlier
-//! ones, a recording must be read from its beginning. If the writer was killed, the recording ends with the last
-//! complete chunk. The header's `format` must be [`FORMAT`].
+//! content (4 bytes), the XXH3-64 of the content (8 bytes), and the content. Numbers are little-endian. The first chunk
+//! contains the header, a JSON object. All other chunks contain complete entries. As entries refer to earlier ones, a
+//! recording must be read from its beginning. If the writer was killed, the recording ends with the last complete
+//! chunk. The header's `format` must be [`FORMAT`].
 
 mod chunk;
 mod codec;

@@ -106,7 +106,7 @@ impl<T> SparseTable<T> {
             return Err(TableFull);
         }
         if self.nodes.len() <= path.root {
-            // The vector has at most 2^16 pointers: an index has 32 bits, and a node covers 2^16 indices.
+            // The vector has at most 2^16 pointers, since indices are 32 bits wide and each node covers 2^16 of them.
             self.nodes.resize_with(path.root + 1, || None);
         }
         let node = self.nodes[path.root].get_or_insert_with(Box::default);

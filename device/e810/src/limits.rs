@@ -62,7 +62,7 @@ pub const RSS_FUNCTION_ENTRIES: u16 = 2048;
 pub const RSS_VSI_ENTRIES: usize = 64;
 /// Maximum number of CQP ring entries. Ring indices in registers have eleven bits.
 pub const MAX_CQP_ENTRIES: u32 = 2048;
-/// Maximum size of a work queue in quanta. A WQE index in a CQE has 15 bits.
+/// Maximum size of a work queue in quanta. WQE indices in CQEs are 15 bits wide.
 pub const MAX_WORK_QUANTA: u32 = 1 << 15;
 /// Maximum number of work scheduler nodes. For each traffic class of a VSI, a driver needs three nodes.
 pub const MAX_NODES: usize = 512;

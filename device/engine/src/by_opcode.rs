@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// XRC.
 const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 
-/// Number of opcodes per service. The opcode within a service has 5 bits.
+/// Number of opcodes per service. The opcode within a service is five bits wide.
 const CODES: usize = 32;
 
 /// Name of the counter for undefined opcodes and opcodes of other services.

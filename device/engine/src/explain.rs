@@ -74,7 +74,7 @@ pub enum WaitReason {
     State,
     /// The QP is in SQE or ERR, so requests are flushed.
     Ended,
-    /// All requests that doorbells cover have been sent.
+    /// All requests covered by doorbells have been sent.
     NothingPosted,
     /// The QP is ready to send and is waiting for its turn.
     Turn,

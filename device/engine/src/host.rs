@@ -209,7 +209,7 @@ pub struct GroupDatagram {
     pub src_qp: Qpn,
 }
 
-/// Request that a responder has executed.
+/// A request executed by a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRequest {
     /// An RDMA WRITE, reported after its last packet.

@@ -17,7 +17,7 @@ pub struct ReceivedNak {
     pub kind: NakKind,
 }
 
-/// Kind of a received NAK.
+/// The kind of NAK received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum NakKind {

@@ -54,7 +54,7 @@ fn invalid_request_triggers_one_nak() {
     assert_eq!(replies.len(), 1);
 }
 
-/// Sends a WRITE that is executed the first time and is a duplicate after that.
+/// Sends a WRITE, which is new on the first call and a duplicate on later calls.
 fn repeated_write(pair: &mut Pair) {
     let reth = Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 };
     pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[1; 8]);

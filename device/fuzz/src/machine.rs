@@ -216,8 +216,8 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// Returns the syndromes of the completions in a queue of 32 entries, up to the first entry that the device owns.
-    /// The syndrome of a successful request is 0.
+    /// Returns the syndromes of the completions in a 32-entry queue, up to the first entry that the device owns. The
+    /// syndrome of a successful request is 0.
     pub(crate) fn syndromes(&mut self, queue: u64) -> Vec<u8> {
         let entries = self.peek(queue, 0x400);
         entries.chunks_exact(32).take_while(|entry| entry[31] & 0x80 == 0).map(syndrome).collect()

@@ -269,7 +269,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
     }
 }
 
-/// Uses a UMR to give the indirect key a layout of four units, which is usually strided, and sends through that key.
+/// Uses a UMR to give the indirect key a four-unit layout, which is usually strided, and sends through that key.
 fn change_key(guest: &mut Guest, input: &mut Input<'_>, page: UarIndex) {
     let [qpn, _] = QPNS;
     // The send queue has 16 blocks and follows a 256-byte receive queue.

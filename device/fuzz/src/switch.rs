@@ -1,6 +1,6 @@
-//! Fuzzes the switch of a `udp` fabric. Peers are added and removed, send frames, stay silent and forge addresses.
-//! Frames must go only to existing peers, and a reply to the last sender must not be flooded. No peer may take over
-//! another peer's MAC, and the state stored for each peer is limited.
+//! Fuzzes the switch of a `udp` fabric. Peers come and go, send frames, go silent and forge addresses. Frames must go
+//! only to existing peers, and a reply to the last sender must not be flooded. No peer may take over another peer's
+//! MAC, and the state stored for each peer must stay bounded.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ const MACS: u8 = 16;
 struct LastSender {
     from: SocketAddr,
     at: Instant,
-    /// Whether the entry must still exist, because the peer has not used too many other MACs since then.
+    /// Whether the switch must still have this entry: the peer has not used enough other MACs since `at` to evict it.
     kept: bool,
-    /// The last other sender that was refused since then.
+    /// The most recent other sender to be refused this MAC since `at`.
     claim: Option<SocketAddr>,
 }
 

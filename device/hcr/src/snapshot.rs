@@ -8,8 +8,8 @@ use engine::Engine;
 
 use super::icm::IcmRange;
 
-/// The objects that a device has between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending index order,
-/// starting at `from`.
+/// A device's objects between INIT_HCA and CLOSE_HCA. Each method returns rows in ascending index order, starting at
+/// `from`.
 pub trait Objects {
     /// Returns the rows of queue pairs, with their current state and PSNs from the engine.
     fn qps(&self, engine: &Engine, addresses: &Addresses, from: u32) -> impl Iterator<Item = (u32, QpRow)>;

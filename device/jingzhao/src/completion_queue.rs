@@ -202,15 +202,15 @@ mod tests {
     #[test]
     fn context_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
-        // `start` is an address in the region, an offset, or neither. `first` is the entry of the region where the
-        // queue then starts.
+        // `start` is an address in the region, an offset, or neither. `first` is the index, within the region, of the
+        // queue's first entry.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;
             let mut cq = CompletionQueue::new(CQN, &Cqc { start, ..cqc(0) }, &mem);
             cq.push(&cqe(7), false, &mem).unwrap();
             assert_eq!(entry(&mem, first), Some(cqe(7)), "start {start:#x}");
-            // The start in the context is outside the new buffer's region, so it is ignored.
+            // The context's `start` is outside the new buffer's region and is ignored.
             let mut other = Region::new(8 * LEN);
             (other.start, other.key) = (0x1_0000_0000, Lkey::new(0x22));
             (0..8).for_each(|slot| reap(&other, slot));

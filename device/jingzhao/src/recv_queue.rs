@@ -1,6 +1,6 @@
 //! The receive queue of a QP: a ring of slots that are consumed in order.
 //!
-//! Receives have no doorbell. The contents of a slot determine whether it is posted. The device must therefore mark a
+//! Receives have no doorbell. Whether a slot is posted depends on its content. The device must therefore mark a
 //! consumed slot as free; otherwise, a flush would go around the ring forever, and a message could be written to the
 //! same buffer twice. If the valid bit of the slot is set, the device clears it, as software does when it polls the
 //! completion. If the bit is not set, the device overwrites the data units with [`CONSUMED`] (`rq_clear`).
@@ -23,12 +23,11 @@
 //! may then be too short, but never contains a wrong element. Few queues need the settle time, since receives posted
 //! before the QP enters RTR are known to be complete. A flush does not write data and uses the list as it is.
 //!
-//! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
-//! not [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one
-//! whose elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit
-//! may come from software that does not use the bit, or may still be in the middle of being written. It counts as
-//! posted once all its elements have existing keys and, in the first pass, addresses. Otherwise, RC waits for the
-//! settle time.
+//! Without `rq_valid_bit`, during the first pass around the ring, slots hold whatever software left in them, not
+//! [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one whose
+//! elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit may come
+//! from software that does not use the bit, or may still be in the middle of being written. It counts as posted once
+//! all its elements have existing keys and, on the first pass, addresses. Otherwise, RC waits for the settle time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -370,8 +369,8 @@ impl RecvQueue {
         Ok(Some(SlotState::Unmarked))
     }
 
-    /// Returns whether all elements of a list have an existing key and, in the first pass, an address. Software writes
-    /// the address last, and in the first pass an unwritten address is usually zero.
+    /// Returns whether all elements of a list have an existing key and, on the first pass, an address. Software writes
+    /// the address last, and on the first pass an unwritten address is usually zero.
     fn looks_written(&self, mem: &impl QueueMemory, bytes: &[u8]) -> bool {
         RecvWqe::parse(bytes).is_ok_and(|wqe| {
             let mut elements = wqe.data.iter().map(sge);

@@ -48,7 +48,7 @@ impl Ring {
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
-        // The loop is bounded: a WQE has at most 4096 bytes, and a ring has at least one slot of 32 bytes.
+        // The loop is bounded, as a WQE is at most 4096 bytes long and a ring has at least one 32-byte slot.
         while !rest.is_empty() {
             let room = self.len.checked_sub(at).filter(|room| *room != 0).ok_or(AccessError::Bounds)?;
             let (now, later) = rest.split_at_mut(rest.len().min(room as usize));

@@ -86,7 +86,7 @@ pub struct Entry {
     pub position: u32,
     /// The opcode, a five-bit value.
     pub opcode: u8,
-    /// Size in granules of 16 bytes.
+    /// Size in 16-byte granules.
     pub size: u8,
     /// Whether the WQE waits for earlier READs and atomics.
     pub fence: bool,
@@ -159,7 +159,7 @@ impl SendQueue {
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // A QP stores at most MAX_DOORBELLS doorbells of 12 bytes, however many the guest rings.
+        // A QP stores at most MAX_DOORBELLS 12-byte doorbells, however many the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }

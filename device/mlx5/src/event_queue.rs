@@ -122,7 +122,7 @@ impl EventQueue {
         if self.unread() >= entries.saturating_sub(1) {
             return Err(WriteError::Full);
         }
-        // Section 20, M-15: the owner bit is 0 in the first lap.
+        // Section 20, M-15: the owner bit is 0 on the first lap.
         let owner = self.producer >> self.context.log_entries & 1 != 0;
         let at = u64::from(self.producer % entries) * eqe::LEN as u64;
         self.buffer.publish(dma, at, &event.emit(owner)).map_err(WriteError::Access)?;

@@ -21,7 +21,7 @@ pub const MAX_LIST: u16 = 128;
 /// Number of P_Keys in an InfiniBand port's table. Kept small because the driver sends one query per P_Key when it
 /// loads.
 pub const PKEYS: u16 = 128;
-/// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
+/// Number of Q counter sets. Set numbers are eight bits wide, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
 /// Maximum number of QPs in a multicast group.
 pub const MAX_GROUP_QPS: usize = 56;

@@ -200,7 +200,7 @@ impl Mkeys {
 /// Returns the translation list in the CREATE_MKEY input and its size in page addresses.
 ///
 /// # Errors
-/// Fails if the input is shorter than `units` units of 16 bytes.
+/// Fails if the input is shorter than `units` 16-byte units.
 pub fn list(units: u32, bytes: &[u8]) -> Result<(&[u8], usize), Rejection> {
     let len = usize::try_from(units).ok().and_then(|units| units.checked_mul(UNIT));
     let list = len.and_then(|len| bytes.get(..len)).ok_or_else(|| Check::MkeyList.rejects(units))?;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use card::sparse::{Capacity, SparseTable};
 
-/// A table of objects, indexed by number. A freed number is reused as late as possible, to keep late doorbells and
-/// packets for the old object from reaching a new one.
+/// A table of objects, indexed by number. A freed number is reused as late as possible so that late doorbells and
+/// packets for the old object do not reach a new one.
 #[derive(Debug)]
 pub struct Numbered<T> {
     objects: SparseTable<T>,

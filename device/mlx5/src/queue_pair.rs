@@ -31,8 +31,8 @@ const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
-/// Number of send queue blocks to copy at once, as many as the longest WQE has. Reading ahead pays off because the
-/// engine fetches a QP's WQEs in runs.
+/// Number of send queue blocks to copy at once: enough for the longest WQE. Reading ahead pays off because the engine
+/// fetches a QP's WQEs in batches.
 const READ_AHEAD: u16 = 16;
 
 #[derive(Debug)]
@@ -190,7 +190,7 @@ impl QueuePair {
         self.service
     }
 
-    /// Returns the objects that a QP with the given context uses.
+    /// Returns the objects used by a QP with the given context.
     pub fn uses(context: &QpContext) -> Used {
         let mut used = Used::new();
         let mut add = |number: u32, object: Object| {
@@ -270,8 +270,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the engine's modification for a transition that has already been applied to the QP's context. Returns
-    /// `None` if the engine does not support the QP's service.
+    /// Returns the [`Modify`] that makes the engine follow a transition already applied to `context`. Returns `None` if
+    /// the engine does not support the QP's service.
     pub fn modification(&self, transition: Transition, resolver: Resolver<'_>) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();

@@ -202,8 +202,8 @@ impl SharedReceiveQueue {
         self.head
     }
 
-    /// Returns whether the number of available entries is below the limit. If so, also disarms the limit to raise the
-    /// event only once.
+    /// Returns whether the number of available entries is below the limit. If so, also disarms the limit, so that the
+    /// event is raised only once.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {

@@ -35,7 +35,7 @@ pub enum Answer {
     Mailbox(Outbox),
 }
 
-/// Executes a command on a copy of the inbox and writes the outbox. `mailboxes` holds the contents of both.
+/// Executes a command on a copy of the inbox and writes the outbox. `mailboxes` holds the data of both.
 ///
 /// # Errors
 /// Returns the status if the command is rejected.

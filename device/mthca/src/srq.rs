@@ -90,8 +90,8 @@ impl SharedReceiveQueue {
         self.context.limit = limit;
     }
 
-    /// Returns whether the number of pending requests is below the limit. If so, disarms the limit to raise the event
-    /// only once.
+    /// Returns whether the number of pending requests is below the limit. If so, disarms the limit, so that the event
+    /// is raised only once.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {

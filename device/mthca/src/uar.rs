@@ -1,6 +1,6 @@
 //! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
-//! Software first updates a doorbell record in memory and then stores a doorbell with the same contents. In a mapped
+//! Software first updates a doorbell record in memory and then stores a doorbell with the same content. In a mapped
 //! page, that store just writes a word in memory. The device finds it later or not at all if another queue's doorbell
 //! has overwritten it. From a 32-bit guest, which stores the word in two halves, the device may find only one. A word
 //! therefore shows only that its page has been used. The device first polls the doorbell record of the queue that the
@@ -27,7 +27,7 @@ type UarSlot = (u32, UarRegister);
 
 pub type UarQueues = PollRounds<UarSlot>;
 
-/// Appends the BAR2 offset of each doorbell register with queues. BAR2 has `pages` pages of 4 KiB, and a UAR page
+/// Appends the BAR2 offset of each doorbell register with queues. BAR2 consists of `pages` 4 KiB pages, and a UAR page
 /// consists of 2^`log_uar_page` of them.
 pub fn words(queues: &UarQueues, log_uar_page: u8, pages: u32, words: &mut Vec<u64>) {
     let page_len = UAR_PAGE << log_uar_page;

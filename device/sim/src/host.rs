@@ -202,7 +202,7 @@ pub struct SimHost {
     pub host_events: Option<Vec<HostEvent>>,
     pub naks: Vec<ReceivedNak>,
     pub retries: Vec<Retry>,
-    /// Peer requests that a responder has executed, and duplicates that it has acknowledged or answered again.
+    /// Peer requests executed by a responder, and duplicates that it has acknowledged or answered again.
     pub executed: Vec<PeerRequest>,
 }
 

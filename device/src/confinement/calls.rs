@@ -174,7 +174,7 @@ pub(super) struct Permitted {
     /// Whether devices may use rings. The members of a ring connect to each other's sockets.
     pub(super) ring: bool,
     pub(super) udp: bool,
-    /// Whether the process may send DNS requests: over UDP, and over TCP if a reply is too long for a datagram.
+    /// Whether the process may send DNS queries: over UDP, and over TCP if a reply is too long for a datagram.
     pub(super) dns: bool,
     /// Descriptor of the socket that probes whether other sockets are in use. It may connect but cannot send data.
     pub(super) probe: Option<RawFd>,

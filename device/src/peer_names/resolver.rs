@@ -1,4 +1,4 @@
-//! The DNS client. It sends requests to the configured name servers or to the system's if none are configured.
+//! The DNS client. It queries the configured name servers or, if there are none, the system's.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +23,7 @@ use crate::config::DnsEntry;
 /// Maximum duration of a lookup, including all servers, retries and names built from the search list.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Time after which a request to a server is repeated.
+/// Time before a query to a server is retried.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the DNS client cannot be set up.
@@ -44,7 +44,7 @@ pub(super) enum LookupError {
     Timeout,
 }
 
-/// The DNS client. It reads all its files when it is created, so that it also works in the sandbox.
+/// The DNS client. It reads all its files up front so that it still works inside the sandbox.
 #[derive(Clone, Debug)]
 pub struct Resolver {
     client: TokioResolver,
@@ -52,7 +52,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Creates a client for the configured name servers or for the system's if none are configured.
+    /// Creates a client that queries the configured name servers or, if there are none, the system's.
     ///
     /// # Errors
     /// Fails if the system's configuration is invalid.
@@ -64,7 +64,7 @@ impl Resolver {
                 (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
             }
         };
-        // The directory decides how long an answer is used.
+        // Disable caching here: the directory decides how long an answer stays valid.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Always;
         // Without EDNS (RFC 6891), a UDP response has room for only about 30 addresses.

@@ -68,7 +68,7 @@ impl Shared {
         movers.any(|&(mover, at)| mover != device && now.saturating_since(at) < RECENT)
     }
 
-    /// Adds the time earned until `now` and subtracts the time that a device has spent.
+    /// Adds the time earned until `now` and subtracts the time spent by a device.
     fn spend(&mut self, now: Instant, rate: f64, spent: f64) {
         let earned = rate * now.saturating_since(self.since).as_secs_f64();
         self.since = self.since.max(now);

@@ -38,7 +38,7 @@ pub(crate) struct Guest {
 }
 
 /// Returns an initialised device with LID `lid` (1 or 2). Its default peer has the other LID. As with the public
-/// driver, the device's tables have the default sizes and are mapped in chunks of 256 KiB.
+/// driver, the device's tables have the default sizes and are mapped in 256 KiB chunks.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
     /// Number of pages in each of the [`TABLES`].

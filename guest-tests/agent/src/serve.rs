@@ -27,7 +27,7 @@ pub struct Agent {
     hca: Option<Hca>,
     mlx5: Option<Mlx5>,
     programs: Programs,
-    /// The shutdown that a step has requested. The agent performs it after sending the answer to that step.
+    /// The shutdown requested by a step. The agent performs it after sending the answer to that step.
     ending: Option<ShutdownKind>,
 }
 

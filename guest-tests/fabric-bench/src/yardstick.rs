@@ -32,7 +32,7 @@ pub(crate) struct Yardstick {
     pub(crate) rate: Reference,
     /// Median and 99th percentile of the UDP latency.
     pub(crate) latency: [Reference; 2],
-    /// Time per datagram in nanoseconds, for datagrams of 64 bytes and of 4 KiB.
+    /// Time per datagram in nanoseconds, for 64-byte and 4 KiB datagrams.
     pub(crate) datagram: [Reference; 2],
 }
 

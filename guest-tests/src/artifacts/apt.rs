@@ -97,7 +97,7 @@ impl Component {
     }
 }
 
-/// Kind of packages to fetch.
+/// Which kind of package to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Packages to be unpacked and run.

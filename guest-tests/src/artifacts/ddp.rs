@@ -99,7 +99,7 @@ pub fn synthetic() -> Vec<u8> {
 }
 
 /// Returns a buffer of sections. It contains the number of sections, the end offset of the data, the type, offset and
-/// size of each section, and then the contents of the sections.
+/// size of each section, and then the sections' data.
 fn buffer(sections: &[(u32, &[u8])]) -> Vec<u8> {
     let short = |number: usize| u16::try_from(number).expect("a buffer has 4 KiB");
     let mut at = 4 + 8 * sections.len();

@@ -38,7 +38,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A daemon's counter, with one of its earlier values.
+/// A daemon's counter, and its value when the measurement began.
 struct Growth {
     place: &'static str,
     before: u64,

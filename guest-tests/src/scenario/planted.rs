@@ -124,7 +124,7 @@ fn disk_of(module: &Path) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// A snapshot of the violations that a daemon has reported.
+/// A snapshot of the violations reported by a daemon.
 pub(super) struct Violations {
     violations: BTreeMap<String, u64>,
     lines: usize,

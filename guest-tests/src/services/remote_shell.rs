@@ -1,7 +1,7 @@
-//! A remote shell that Open MPI uses to start its daemons in other guests. It accepts every client that can reach it,
-//! so it is suitable only for a network of test guests.
+//! A remote shell, with which Open MPI starts its daemons in other guests. It accepts any client that can reach it, so
+//! use it only on a network of test guests.
 
-/// Guest path of the client, for Open MPI's parameter `plm_ssh_agent`.
+/// The client's path in the guest. Set Open MPI's `plm_ssh_agent` parameter to it.
 pub(crate) const CLIENT: &str = "/tmp/shell";
 /// TCP port of the server.
 pub(crate) const PORT: u16 = 5140;

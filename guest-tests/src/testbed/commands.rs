@@ -168,7 +168,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Takes the port to keep it from being freed on drop while its state is unknown.
+    /// Takes the port so that it is not freed on drop while its state is unknown.
     fn begin(&mut self) -> Result<Port> {
         self.port.take().context("the command port is already in use")
     }

@@ -30,7 +30,7 @@ pub enum Template {
     Ucx,
 }
 
-/// A testbed's contents, selected by a kind of RDMA device or by a template.
+/// What a testbed consists of, selected by a kind of RDMA device or by a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Kind(Kind),

@@ -21,7 +21,7 @@ use protocol::hca::qp::{ServiceType, Transition};
 use super::context::Fields;
 use super::jingzhao::padded;
 
-/// Maximum number of mailbox bytes that a command reads.
+/// Maximum number of mailbox bytes read by a command.
 const PAGE: usize = 4096;
 
 /// Maximum number of QPs in a multicast table entry.

@@ -17,8 +17,8 @@ impl Checksum {
         let mut last = [0; 4];
         last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
         // RFC 1071, section 2 (B) and (C): swapping the bytes of every word also swaps the bytes of the sum. The data
-        // can therefore be added 32 bits at a time and in native byte order. The sum has room for 2^32 words of 32 bits
-        // (16 GiB).
+        // can therefore be added 32 bits at a time and in native byte order. The sum has room for 2^32 such 32-bit
+        // words (16 GiB).
         let native = |word: &[u8; 4]| u64::from(u32::from_ne_bytes(*word));
         let sum = words.iter().map(native).sum::<u64>() + native(&last);
         Self(self.0 + u64::from(u16::from_be(fold(sum))))

@@ -152,7 +152,7 @@ impl Solicitation {
 }
 
 impl Advertisement {
-    /// Appends the complete frame. The override flag is set to make receivers replace an existing cache entry.
+    /// Appends the complete frame. The override flag is set so that receivers replace an existing cache entry.
     pub fn emit_frame(&self, src_mac: MacAddr, dst_mac: MacAddr, dst: Ipv6Addr, out: &mut Vec<u8>) {
         let flags = [OVERRIDE | if self.solicited { SOLICITED } else { 0 }, 0, 0, 0];
         let target = self.target.octets();

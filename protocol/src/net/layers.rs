@@ -54,7 +54,7 @@ pub struct VlanTag {
     pub tci: Tci,
 }
 
-/// Kind of a VLAN tag, identified by its EtherType.
+/// The kind of VLAN tag, identified by its EtherType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagKind {
     /// C-TAG of a customer VLAN, 0x8100.

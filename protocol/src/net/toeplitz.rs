@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use super::layers::{Addresses, Ip, Ports, Transport};
 
 /// Maximum length of the input in bytes. Two IPv6 addresses and two ports need only 36 bytes, but NICs can hash up to
-/// 24 words of 16 bits.
+/// twenty-four 16-bit words.
 const MAX_INPUT: usize = 48;
 
 /// An RSS key for inputs of up to the maximum length. Shorter keys are padded with zeros.

@@ -89,7 +89,7 @@ impl IpAddrs {
     }
 }
 
-/// Encapsulation and contents of a frame, with verified lengths and checksums.
+/// A frame's encapsulation and content, with verified lengths and checksums.
 pub(super) struct Unwrapped<'a> {
     pub(super) encap: Encap,
     /// IP and UDP headers as received, for the ICRC.

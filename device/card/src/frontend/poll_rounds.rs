@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbell_during_polling_round_triggers_another() {
+    fn doorbell_during_polling_round_starts_another_round() {
         let mut queues = queues([1, 2, 3, 4]);
         queues.begin(SLOT, Some(1));
         assert_eq!([queues.next_of(SLOT), queues.next_of(SLOT)], [Some(1), Some(2)]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_rounds_do_not_accumulate() {
+    fn finished_rounds_do_not_accumulate() {
         let mut queues = queues([1, 2]);
         for _ in 0..3 {
             queues.begin(SLOT, None);

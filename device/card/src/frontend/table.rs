@@ -24,7 +24,7 @@ pub const PAGE_ROWS: usize = 256;
 pub struct TableSpec {
     /// Name in requests and responses of the control socket.
     pub name: &'static str,
-    /// Description of the contents, in one line.
+    /// One-line description of the table.
     pub help: &'static str,
     /// Headings of the columns in the text form.
     pub columns: &'static [&'static str],

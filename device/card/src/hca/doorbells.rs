@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_grows_with_idle_time_to_limit() {
+    fn interval_grows_with_idle_time_up_to_limit() {
         let of = |micros| interval(Duration::from_micros(micros)).as_micros();
         assert_eq!([0, 100, 160, 800, 8000, 100_000].map(of), [20, 20, 20, 100, 1000, 1000]);
         assert_eq!([200_000, 1_000_000, 3_600_000_000].map(of), [2000, 10_000, 10_000]);

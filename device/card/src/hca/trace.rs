@@ -36,8 +36,8 @@ fn value(data: &[u8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns the name of a word in the MSI-X table. An entry has four words (PCI local bus specification 3.0,
-/// section 6.8.2).
+/// Returns the name of a word in the MSI-X table. An entry is four words long (PCI local bus specification 3.0, section
+/// 6.8.2).
 fn entry_name(offset: usize) -> String {
     const WORDS: [&str; 4] = ["address_low", "address_high", "data", "control"];
     let word = WORDS.get(offset % 16 / 4).unwrap_or(&"");

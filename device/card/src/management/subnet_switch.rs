@@ -22,7 +22,7 @@ const LIDS_PER_BLOCK: u32 = 64;
 /// Forwarding table entry for an unknown LID.
 const NO_PORT: u8 = 0xff;
 
-/// Highest priority of a subnet manager. The priority has four bits (IBTA volume 1, section 14.4.1).
+/// Highest priority of a subnet manager. Priorities are four bits wide (IBTA volume 1, section 14.4.1).
 const HIGHEST_PRIORITY: u8 = 15;
 
 /// GUID of the switch and of its port 0.

@@ -1,4 +1,4 @@
-//! Chunks of a recording: length and digest, followed by the contents.
+//! Chunks of a recording: length and digest, followed by the content.
 
 use std::io::{self, Read, Write};
 
@@ -6,18 +6,18 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// A chunk is complete once its contents reach this length, in bytes.
+/// A chunk is complete once its content reaches this length, in bytes.
 pub(super) const TARGET_LEN: usize = 256 << 10;
 
-/// Maximum length of the contents in bytes, including a last entry that begins just below [`TARGET_LEN`].
+/// Maximum length of the content in bytes, including a last entry that begins just below [`TARGET_LEN`].
 pub(super) const MAX_CHUNK: usize = TARGET_LEN + 2 * MAX_ENTRY;
 
-/// Number of bytes before the contents of a chunk.
+/// Number of bytes before a chunk's content.
 pub(super) const HEAD_LEN: u64 = 12;
 
 /// Result of reading a chunk.
 pub(super) enum ChunkRead {
-    /// The contents are in the buffer.
+    /// The content is in the buffer.
     Whole,
     /// The file ends after the previous chunk.
     End,
@@ -34,8 +34,8 @@ pub(super) fn write(to: &mut impl Write, contents: &[u8]) -> io::Result<()> {
     to.write_all(contents)
 }
 
-/// Reads the next chunk into `contents`, replacing the old contents. Allocates memory as bytes arrive: a wrong length
-/// cannot cause a large allocation.
+/// Reads the next chunk's content into `contents`, replacing the old data. Allocates memory as bytes arrive, so a wrong
+/// length cannot cause a large allocation.
 pub(super) fn read(from: &mut impl Read, contents: &mut Vec<u8>) -> io::Result<ChunkRead> {
     contents.clear();
     let mut head = Vec::new();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use protocol::ids::MacAddr;
 use twox_hash::XxHash3_64;
 
-/// Maximum length of contents that are recorded in full for comparison. No queue entry that a device writes is longer.
+/// Maximum length of data recorded in full for comparison. Queue entries written by a device are never longer.
 const SHORT: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -139,7 +139,7 @@ fn recording_has_header_and_end_entry() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the recording contains only the chunks written before that.
+/// If the daemon is killed, the recording contains only the chunks written before its death.
 #[test]
 fn truncated_recording_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -319,8 +319,8 @@ fn repeated_data_is_written_once() {
 /// The parts of an entry: the address of a read, or the headers and ICRC of a frame, followed by the data.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Generates only a few different addresses and contents so that many of them repeat. The lengths are either near the
-/// limits of the cache or far from them.
+/// Generates only a few different addresses and data values so that many of them repeat. The lengths lie below, between
+/// and above the cache's limits; some are exactly at a limit or one byte below it.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

@@ -1,4 +1,4 @@
-//! Prepares log lines for writing. Because a guest or a peer may control a line's contents, lines are truncated to
+//! Prepares log lines for writing. Because a guest or a peer may control a line's content, lines are truncated to
 //! [`MAX_LEN`] and count against their thread's allowance. [`Line`] describes the exceptions.
 
 use std::io::{self, Write};

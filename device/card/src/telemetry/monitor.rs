@@ -244,7 +244,7 @@ impl Monitor {
         });
     }
 
-    /// Reports a NAK that a requester has received.
+    /// Reports a NAK received by a requester.
     #[cold]
     pub fn nak_received(&mut self, nak: &ReceivedNak) {
         let ReceivedNak { qpn, psn, kind } = *nak;

@@ -182,7 +182,7 @@ impl<B: Bus> Driver<B> {
 }
 
 /// Returns the receive queue context: the location and length of the ring, buffers of [`STRIDE`] bytes, and a maximum
-/// frame length of 9728 bytes.
+/// frame length, 9728 bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
         | u128::from(LAN_ENTRIES) << 89

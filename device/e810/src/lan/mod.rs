@@ -205,8 +205,8 @@ impl Lan {
         std::mem::take(&mut self.mdet_pending)
     }
 
-    /// Reads a register. Returns `None` if the register belongs to another block. Queue registers have 32 bits, and
-    /// counters have up to 40 bits.
+    /// Reads a register. Returns `None` if the register belongs to another block. Queue registers are 32 bits wide, and
+    /// counters up to 40.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         Some(match register {
             Register::QtxCommHead(queue) => self.transmit_head(queue).into(),

@@ -228,7 +228,7 @@ impl ReceiveQueue {
             write(memory, &parts, at, filled, buffers.data)?;
             at += filled;
             let write_back = RxWriteBack {
-                // `filled` is below 2^14: the buffer size field has seven bits in units of 128 bytes.
+                // `filled` is below 2^14: the buffer size field is seven bits wide, in units of 128 bytes.
                 len: u16::try_from(filled).unwrap_or_default(),
                 header_len: header_len.and_then(|len| u16::try_from(len).ok()),
                 end_of_packet: index + 1 == count,

@@ -76,7 +76,7 @@ impl Groups {
         })
     }
 
-    /// Executes "Create multicast group". If an earlier modify operation has stored contents that include all of this
+    /// Executes "Create multicast group". If an earlier modify operation has stored data that includes all of this
     /// command's members, they are used instead.
     ///
     /// # Errors

@@ -216,7 +216,7 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
     // Do not poll privileged QPs for later WQEs, which the kernel completes itself. It also discards a QP's CQEs before
-    // it destroys the QP, so the device must not write another CQE after that.
+    // it destroys the QP, and the device must not write another one in between.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }

@@ -72,7 +72,7 @@ impl Location {
 }
 
 /// A ring of `LEN`-byte entries. `LEN` divides the page size. Bit 7 of an entry's last byte is its polarity. The
-/// polarity is 1 in the first pass over the ring and is inverted in each later pass.
+/// polarity is 1 on the first pass over the ring and is inverted on each later pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryRing<const LEN: usize> {
     location: Location,

@@ -1,4 +1,4 @@
-//! Rows that describe RDMA objects on the control socket.
+//! Control-socket rows that describe RDMA objects.
 
 use card::frontend::snapshot::{
     ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, MrRow, Peer, QpRow, Service, remote_rights,

@@ -22,7 +22,7 @@ pub(super) struct WorkRing {
     /// Number of quanta in the ring, a power of two.
     quanta: u32,
     next: u32,
-    /// Polarity of valid quanta in the current pass; true in the first pass.
+    /// Polarity of valid quanta on the current pass; true on the first pass.
     polarity: bool,
 }
 

@@ -268,8 +268,8 @@ impl Switch {
         }
     }
 
-    /// Removes a freed VSI from all lists. Rules that reference it become inactive until the driver removes
-    /// them, so that they do not apply to the next VSI with the same number.
+    /// Removes a freed VSI from all lists. Rules that reference it are deactivated but stay in place until the driver
+    /// removes them. Otherwise, they would apply to the next VSI with the same number.
     pub(super) fn remove_vsi(&mut self, vsi: VsiNumber) {
         for list in self.vsi_lists.values_mut().chain(self.prune_lists.values_mut()) {
             list.remove(vsi);

@@ -87,7 +87,7 @@ impl QueueMap {
     }
 
     fn mask(&self) -> u16 {
-        // `log2_count` has four bits, so the shift cannot overflow.
+        // `log2_count` is four bits wide, so the shift cannot overflow.
         (1 << self.0.classes[0].log2_count) - 1
     }
 }

@@ -1,4 +1,4 @@
-//! History of the requests that a responder has executed, used to detect duplicates and to replay READs and atomics.
+//! History of the requests executed by a responder, used to detect duplicates and to replay READs and atomics.
 //!
 //! A packet whose PSN is behind the expected PSN is not necessarily a duplicate. It may belong to an earlier connection
 //! between the same QP numbers, or be forged. It is a duplicate only if it repeats a request made on this connection.

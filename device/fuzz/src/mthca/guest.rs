@@ -221,8 +221,8 @@ fn management_wqe(len: u32, flags: u8) -> Vec<u8> {
     wqe
 }
 
-/// Returns contents for the start of the data region: the headers of a management datagram to QP0 or QP1 in the format
-/// that software uses, followed by the MAD.
+/// Returns data for the start of the data region: the headers of a management datagram to QP0 or QP1 in the format that
+/// software uses, followed by the MAD.
 pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     let [high, low] = dlid.to_be_bytes();
     let mut bytes = vec![0xf0, 2, high, low, 0, 72, 0, 0];

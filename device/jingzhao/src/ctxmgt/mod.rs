@@ -28,8 +28,8 @@
 //!   those of Requester Recv Control (RRC) and Execution Engine (EE), and the EQ's PD, key and vector in RTC's payload.
 //!   It also omits messages between submodules and to the DMA engine (J-51).
 //! - Key data of a CQ and its EQ is read when a queue entry is written; see [`message`].
-//! - In RD_QP_SST and RD_QP_RST, PKey is an index into the P_Key table. DstQPN has 24 bits, but only 16 in the payload
-//!   of RD_QP_SST.
+//! - In RD_QP_SST and RD_QP_RST, PKey is an index into the P_Key table. DstQPN is 24 bits wide, but only 16 in the
+//!   payload of RD_QP_SST.
 //! - Channels have no queue depth: commands and reads are answered immediately; see [`request_controller`].
 //! - The device keeps a QP's whole context, not only its key data. It never reads ICM back, so there is no readctx
 //!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with them, even if the

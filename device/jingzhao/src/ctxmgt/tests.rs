@@ -309,7 +309,7 @@ fn each_unit_writes_state_and_its_own_psn() {
 }
 
 #[test]
-fn state_change_alone_is_written_by_rtc() {
+fn state_only_change_is_written_by_rtc() {
     let mut bench = Bench::new(&[3]);
     bench.observe(3, State::Sqe, 0x100, 0x100, 0x100);
     assert_eq!(bench.serve_all(), [(Rtc, 3)]);

@@ -405,7 +405,7 @@ fn queue_too_large_to_prepare_accepts_receives() {
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![3]));
 }
 
-/// Returns an RC queue in its first pass, and its memory. The queue's key is the only one that exists.
+/// Returns an RC queue on its first pass, and its memory. The queue's key is the only one that exists.
 fn rc_queue() -> (Region, RecvQueue) {
     let (mem, mut queue) = queue(QueueOptions::default());
     queue.configure(&RdQpRst { service: Some(ServiceType::Rc), ..rst() }, &mem);

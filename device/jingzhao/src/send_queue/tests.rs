@@ -19,7 +19,7 @@ fn addresses() -> Addresses {
     Addresses { own: Identity::from_lid(Lid::new(1)), peers: Vec::new(), default_peer: None }
 }
 
-/// Returns the key data of a kernel QP whose send queue has eight slots of 128 bytes.
+/// Returns the key data of a kernel QP whose send queue has eight 128-byte slots.
 fn sst() -> RdQpSst {
     RdQpSst {
         pd: Pdn::new(3),
@@ -76,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// Writes a SEND of one byte at `offset`, linked to another WQE.
+    /// Writes a one-byte SEND at `offset`, linked to another WQE.
     fn send_at(&self, offset: usize, link: Option<Link>) {
         let wqe = SendWqe {
             next: NextUnit { link, ..NextUnit::default() },

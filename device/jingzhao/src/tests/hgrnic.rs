@@ -371,7 +371,7 @@ fn datagrams_to_shared_lid_reach_default_peer() {
     assert_eq!(polled(&mut b), (47, 0x80, 0x64, 0));
 }
 
-/// The driver sets mtu_msgmax to ABh: a path MTU of 4096 bytes and a maximum message length of half that size.
+/// The driver sets mtu_msgmax to ABh: a 4096-byte path MTU and a maximum message length of half that size.
 #[test]
 fn datagram_length_is_limited_only_by_mtu() {
     let (mut a, mut b) = pair(Caps { service: UD, ..Caps::default() });
@@ -611,7 +611,7 @@ fn page_tables_beyond_508_entries_are_complete() {
 
 #[test]
 fn library_queue_and_slot_sizes_are_used() {
-    // The context specifies 3 slots of 128 bytes, but the library uses 4 slots of 256 bytes.
+    // The context specifies three 128-byte slots, but the library uses four 256-byte slots.
     let (mut a, mut b) = pair(Caps { max_wr: 3, max_inline: 200, ..Caps::default() });
     for count in 0..9_u32 {
         b.post_recv(&[&[(DATA, 256)]]);

@@ -185,7 +185,7 @@ fn qp_attribute_beyond_limit_is_rejected() {
     }
 }
 
-/// The driver enforces the reported limits. The device accepts WQEs with up to 64 units of 16 bytes each.
+/// The driver enforces the reported limits. The device accepts WQEs of up to sixty-four 16-byte units.
 #[test]
 fn send_wqe_longer_than_1024_bytes_fails() {
     let mut a = peer(1, options(r#"{"max_send_sges": 2, "max_send_wqe_len": 96}"#));

@@ -64,7 +64,7 @@ fn hcr_ignores_stores_narrower_than_word() {
     machine.hca.region_write(bar0, 0x10, &both[..4]);
     machine.hca.region_write(bar0, 0x10, &[0xff]);
     machine.hca.region_write(bar0, 0x10, &[0xff; 2]);
-    // Write the token and the command word with one store, which is split because it crosses a multiple of 8 bytes.
+    // Write the token and the command word with one store, which is split because it crosses an 8-byte boundary.
     machine.hca.region_write(bar0, 0x14, &both[8..]);
     assert_eq!(machine.read32(0, 0x18), 3);
     assert_eq!(machine.peek(OUTBOX, 2), [1, 0]);

@@ -56,7 +56,7 @@ fn qpc() -> Qpc {
     Qpc { usr_page: PAGE, local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, ..image }
 }
 
-/// Creates a machine in strict mode with a QP that a correct driver has brought to RTS.
+/// Creates a machine in strict mode with a QP brought to RTS by a correct driver.
 fn machine() -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.exact = true;

@@ -1,5 +1,5 @@
-//! Checks the owners of the objects that a command names. A command from a user context is rejected if it names an
-//! object that belongs to another user.
+//! Checks the owners of the objects named by a command. A command from a user context is rejected if it names an object
+//! that belongs to another user.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.
@@ -24,7 +24,7 @@ use crate::steering::rule::Parts;
 use crate::umem::Umems;
 use crate::uses::{Object, Used};
 
-/// Objects that a command names.
+/// Objects named by a command.
 #[derive(Debug, Default)]
 struct Named {
     /// Object that the command changes, queries or destroys.
@@ -126,8 +126,8 @@ fn destroyed(command: &Command<'_>) -> Option<Object> {
     })
 }
 
-/// Returns the objects that a command names, or `None` if it is not available to user contexts. A command must be
-/// listed here to be available to them.
+/// Returns the objects named by a command, or `None` if it is not available to user contexts. A command must be listed
+/// here to be available to them.
 fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
     if let Some(object) = destroyed(command) {
         // Section 23.1: only the kernel has XRC SRQs and SRQs of interface step 0.

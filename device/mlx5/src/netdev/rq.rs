@@ -136,7 +136,7 @@ impl Rq {
         self.buffer.pages()
     }
 
-    /// Returns the objects that an RQ with the given context uses. The RQ that drops all frames names PD 0, which does
+    /// Returns the objects used by an RQ with the given context. The RQ that drops all frames names PD 0, which does
     /// not exist.
     pub fn uses(context: &RqContext) -> Used {
         let pd = context.queue.pd.get();
@@ -202,7 +202,7 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive and returns the contents of its CQE. If the receive is consumed,
+    /// Writes a frame to the next posted receive and returns the fields of its CQE. If the receive is consumed,
     /// `observe` is called with its counter and buffers.
     ///
     /// # Errors

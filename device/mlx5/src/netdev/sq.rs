@@ -56,7 +56,7 @@ pub struct Done {
     pub result: Result<(), Status>,
 }
 
-/// Resources that a poll uses.
+/// Resources used by a poll.
 #[derive(Clone, Copy, Debug)]
 pub struct Environment<'a> {
     pub memory: RegionAccess<'a, &'a Mkeys>,

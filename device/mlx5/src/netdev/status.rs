@@ -4,7 +4,7 @@ use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::syndrome::Syndrome;
 use serde::Serialize;
 
-/// Counts of the frames that a queue has handled since its creation. `bytes` excludes the frame check sequence.
+/// Counts of the frames handled by a queue since its creation. `bytes` excludes the frame check sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     pub frames: u64,

@@ -10,8 +10,8 @@ use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence, which the physical port counters include.
 const FCS_LEN: u64 = 4;
-/// Number of bytes in an IPv4 RoCE frame outside the InfiniBand packet: the headers before the BTH, and the frame check
-/// sequence. It is also used for IPv6 frames, whose headers are 20 bytes longer but which are not counted separately.
+/// Bytes that Ethernet, IPv4, UDP and the FCS add to an InfiniBand packet. Also used for IPv6 frames: their headers are
+/// 20 bytes longer, but the engine's statistics do not count them separately.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
 /// Maximum frame length, including the frame check sequence, for each row of [`Rfc2819Counters`] except the last.
 const LENGTHS: [u64; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
@@ -36,12 +36,12 @@ impl Frames {
         counter.bytes += frame.len() as u64;
     }
 
-    /// Returns the total number of frames of all kinds.
+    /// Returns the total number of frames.
     pub const fn packets(&self) -> u64 {
         self.unicast.packets + self.multicast.packets + self.broadcast.packets
     }
 
-    /// Returns the sum of the counters of all kinds.
+    /// Returns the unicast, multicast and broadcast counters added together.
     fn all(&self) -> TrafficCounter {
         let Self { unicast, multicast, broadcast } = self;
         TrafficCounter {
@@ -72,8 +72,8 @@ impl FrameCounters {
         self.sent.count(frame);
     }
 
-    /// Returns the counters of a PPCNT group. They include RoCE packets, except for the counters by length. In groups
-    /// without traffic counters, all counters are zero.
+    /// Returns the counters of a PPCNT group. RoCE packets are included in all counters except the by-length ones. In
+    /// groups without traffic counters, all counters are zero.
     pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
         let (received, sent) = (self.received.all(), self.sent.all());
         let rx_packets = received.packets + stats.receive.packets;

@@ -16,7 +16,7 @@ use crate::limits::MAX_LIST;
 
 type ListEntry = [u8; LIST_ENTRY_LEN];
 
-/// NIC vport context and its lists, which have at most 128 entries of eight bytes each.
+/// NIC vport context and its lists, which have at most 128 eight-byte entries.
 #[derive(Debug)]
 pub struct NicVport {
     /// Context, without the fields that describe a list.

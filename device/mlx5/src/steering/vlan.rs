@@ -29,7 +29,7 @@ impl VlanEdits {
         self.0.is_empty()
     }
 
-    /// Returns the edited frame. Without edits, the frame is not copied.
+    /// Returns the edited frame. If there are no edits, the frame is not copied.
     pub fn apply<'a>(&self, frame: &'a [u8]) -> Cow<'a, [u8]> {
         self.0.iter().fold(Cow::Borrowed(frame), |frame, edit| edit.apply(&frame).map_or(frame, Cow::Owned))
     }

@@ -78,7 +78,7 @@ pub(super) fn denial(
     }
 }
 
-/// Checks a completed request. Called before the CQE is written: software may reuse the WQE after that.
+/// Checks a completed request. Called before the CQE is written, since software may reuse the WQE as soon as it is.
 pub(in super::super) fn completion(
     resources: &Resources,
     completion: &Completion,

@@ -138,7 +138,7 @@ fn arming_cq_with_unread_cqe_raises_event() {
     complete(&mut driver, cqn);
     driver.ring(uar, driver::ARM_CQ, &arm(0, true));
     assert_eq!(event(&mut driver, RING, 0), None, "the entry is not solicited");
-    // Use two stores of four bytes, as a 32-bit program does.
+    // Use two four-byte stores, as a 32-bit program does.
     let halves = arm(0, false);
     driver.ring(uar, driver::ARM_CQ, &halves[..4]);
     driver.ring(uar, driver::ARM_CQ + 4, &halves[4..]);

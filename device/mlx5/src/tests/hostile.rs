@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Creates a few objects, to make some of the random object numbers valid.
+/// Creates a few objects so that some of the random object numbers are valid.
 fn populated() -> Driver {
     let mut driver = initialised();
     let uar = driver.alloc_uar();

@@ -28,7 +28,7 @@ const MKEYS: u32 = 1 << 14;
 const SRQ_WQES: u32 = 256;
 const LOG_SRQ_WQES: u8 = 8;
 const RD_ATOMIC: u32 = 4;
-/// Last UAR page in a BAR of 1 MiB.
+/// Last UAR page in a 1 MiB BAR.
 const LAST_UAR: u32 = 255;
 
 const RING: u64 = 0x40_0000;
@@ -176,7 +176,7 @@ fn limits_of_large_tables_are_enforced() {
     }
 }
 
-/// A ring of 2^22 EQ entries fits in one page of 256 MiB.
+/// A ring of 2^22 EQ entries fits in one 256 MiB page.
 #[test]
 fn eq_size_limit_is_enforced() {
     let Objects { mut driver, uar, .. } = Objects::new();
@@ -211,7 +211,7 @@ fn srq_size_limits_are_enforced() {
     }
 }
 
-/// The log2 of a queue size has four bits, which limits a driver to 2^15 entries.
+/// The log2 of a queue's size is a 4-bit field, so a driver cannot request more than 2^15 entries.
 #[test]
 fn work_queue_size_limits_are_enforced() {
     let Objects { mut driver, qp, .. } = Objects::new();
@@ -236,8 +236,8 @@ fn msix_vector_limit_is_enforced() {
     refused(&mut driver, &Command::CreateEq(next, Pages::parse(&list)), Check::EqVector);
 }
 
-/// The driver enforces the configured limit; the device only reports it. A QP's depth never exceeds 16 in either
-/// direction.
+/// The driver enforces the configured `max_rd_atomic`; the device only reports it. A QP never has more than 16 READs
+/// and atomics outstanding in either direction.
 #[test]
 fn qp_depth_is_capped_at_16() {
     for (log, depth) in [(2, 4), (3, 8), (4, 16), (5, 16)] {
@@ -299,8 +299,8 @@ fn message_length_limit_is_enforced() {
     }
 }
 
-/// The six-bit size field of a send WQE counts units of 16 bytes. The largest WQE has 63: a control segment and 62 data
-/// segments.
+/// The 6-bit size field of a send WQE counts 16-byte units. The largest WQE has 63 of them: a control segment and 62
+/// data segments.
 #[test]
 fn send_wqe_size_limit_is_enforced() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -310,7 +310,8 @@ fn send_wqe_size_limit_is_enforced() {
     a.post(&SendWqe { data: data(&a, 62), ..a.send(0, 0) });
     exchange(&mut *a, &mut *b);
     assert_eq!((syndromes(&a.reap()), b.get(0x100, 62)), (vec![0], vec![7; 62]));
-    // 64 units do not fit in the size field, which becomes 0. The index is 16, as the first WQE occupied 16 blocks.
+    // A size of 64 units overflows the field and is encoded as 0. The WQE index is 16 because the first WQE took 16
+    // blocks.
     let mut block = [0; 64];
     block[..8].copy_from_slice(&[0, 0, 16, SendOpcode::Send.code(), 0, 0, 0x80, 0]);
     let doorbell = a.post_bytes(&block);

@@ -90,7 +90,7 @@ fn any_doorbell_word_polls_whole_page() {
 
 /// Section 7.2: a program may copy the whole WQE to a BlueFlame register.
 #[test]
-fn blueflame_contents_are_not_used() {
+fn blueflame_data_is_not_used() {
     let (mut a, mut b) = pair();
     let message = pattern(64, 1);
     a.put(0x10, &message);

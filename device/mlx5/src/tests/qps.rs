@@ -11,7 +11,7 @@ use protocol::ids::{Qkey, Qpn, Srqn, UserIndex};
 
 use super::*;
 
-/// Address of a QP's queues: 64 receive entries of 16 bytes each, followed by 32 send queue blocks.
+/// Address of a QP's queues: sixty-four 16-byte receive entries, followed by 32 send queue blocks.
 const QUEUES: u64 = 0x42_0000;
 
 /// A driver, and a QP context that refers to objects that it has created.

@@ -27,7 +27,7 @@ pub(super) const CQ: u64 = 0x41_0000;
 /// The EQ for completions, which is the second EQ created.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
-/// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
+/// Address of a QP's queues: sixteen 64-byte receive entries, followed by 32 send queue blocks.
 pub(super) const QP: u64 = 0x42_0000;
 pub(super) const BLOCKS: u16 = 32;
 pub(super) const RECEIVES: u16 = 16;

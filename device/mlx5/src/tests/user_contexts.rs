@@ -229,7 +229,7 @@ fn destroying_user_context_drops_its_objects() {
     assert_eq!(driver.check_of(first.user.get(), &driver::bare(0x800)), Some(Check::UserContext));
     driver.interface.user = 0;
     assert_eq!(driver.rejected(&Command::DestroyUctx(UctxNumber { user: first.user })), Check::UserContext);
-    // Run more rounds than the device has counter sets or flow tables, to make a leak reach a limit.
+    // Run more rounds than the device has counter sets or flow tables so that a leak reaches a limit.
     for _ in 0..600 {
         let world = World::new(&mut driver, second.eqn);
         driver.destroy_user(world.user);

@@ -150,7 +150,7 @@ pub(in super::super) fn recv_wqe(
     found
 }
 
-/// Checks a WQE that a QP has fetched from an SRQ, and the SRQ's doorbell record.
+/// Checks a WQE fetched by a QP from an SRQ, and the SRQ's doorbell record.
 pub(in super::super) fn shared_wqe(
     qp: &QueuePair,
     srq: &SharedReceiveQueue,

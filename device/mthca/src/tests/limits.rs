@@ -57,7 +57,7 @@ fn all_of(qpc: &Qpc) -> Vec<u8> {
     modify(QpAttributes::all(), qpc)
 }
 
-/// Returns a SEND that gathers `count` elements of four bytes.
+/// Returns a SEND that gathers `count` four-byte elements.
 fn gather(count: u32) -> SendWqe {
     let list = (0..count).map(|n| data(u64::from(4 * n), 4)).collect();
     SendWqe { data: WqeData::Segments(list), ..send(0, 4) }
@@ -315,7 +315,7 @@ fn send_wqe_is_limited_by_slot_size() {
     (0..2).for_each(|_| b.post_recv(0, 64));
     let message = pattern(28, 3);
     a.put(0, &message);
-    // A slot of 128 bytes has room for seven elements, which is more than the reported limit.
+    // A 128-byte slot has room for seven elements, more than the reported limit.
     a.post(&gather(7));
     exchange(&mut a, &mut b);
     assert_eq!((syndromes(&a.reap()), b.get(0, 28)), (vec![0], message));
@@ -324,9 +324,9 @@ fn send_wqe_is_limited_by_slot_size() {
     assert_eq!(syndromes(&a.reap()), [0x02], "local QP operation error");
 }
 
-/// The size field of a doorbell or link has six bits, enough for 63 granules of 16 bytes.
+/// The size field of a doorbell or link is six bits wide, enough for 63 granules of 16 bytes each.
 #[test]
-fn longest_send_wqe_has_1008_bytes() {
+fn longest_send_wqe_is_1008_bytes_long() {
     const LARGE: WorkQueue =
         WorkQueue { bus: QP_BUFFER + 0x400, offset: 0x400, slot: 1024, slots: 2, record: record(SQ_RECORD) };
     let (mut a, mut b) = (User::new(1), User::new(2));
@@ -343,7 +343,7 @@ fn longest_send_wqe_has_1008_bytes() {
     assert_eq!((syndromes(&a.reap()), b.get(0, 248)), (vec![0], message));
 }
 
-/// PD numbers have 24 bits. The device does not keep state for protection domains.
+/// PD numbers are 24 bits wide, and the device does not keep state for protection domains.
 #[test]
 fn reported_max_pd_count_is_not_enforced() {
     let mut driver = initialised();
@@ -359,7 +359,7 @@ fn reported_max_pd_count_is_not_enforced() {
 fn reported_max_region_length_is_not_enforced() {
     let mut driver = initialised();
     for (slot, len) in [(0x20, 1 << 30), (0x21, 1 << 31)] {
-        // Each region consists of a single page of 2 GiB.
+        // Each region consists of a single 2 GiB page.
         let region = Mpt { log_pages: 19, ..Mpt::buffer(slot, len, MTT + 0x1000) };
         driver.ok(0x00d, &region.bytes(), slot);
     }
@@ -368,7 +368,7 @@ fn reported_max_region_length_is_not_enforced() {
     refused(&mut driver, 0x00d, &region, 0x22, CmdStatus::ExceedLim, "memory region length");
 }
 
-/// An MTT segment has 64 bytes. The device reads a region's MTT entries at any mapped ICM address.
+/// An MTT segment is 64 bytes long. The device reads a region's MTT entries at any mapped ICM address.
 #[test]
 fn reported_max_mtt_segment_count_is_not_enforced() {
     const END: u64 = MTT + (64 << 20);

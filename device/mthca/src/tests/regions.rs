@@ -52,7 +52,7 @@ fn unmapping_icm_discards_mtt_entries() {
 fn region_may_start_inside_large_page() {
     let mut driver = with_port();
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_4000]);
-    // The region has one page of 16 KiB. The low address bits of its MTT entry are ignored.
+    // The region consists of one 16 KiB page. The low address bits of its MTT entry are ignored.
     let mpt = Mpt { log_pages: 2, ..Mpt::buffer(0x14, 0x2000, MTT + 0x1000) };
     let mpt = Mpt { start: 0x2000, ..mpt };
     assert_eq!(queue(&mut driver, &mpt), 0);

@@ -120,7 +120,7 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     }
 }
 
-/// Draws the ACK timeout. Every second pair uses a doubling timeout, which starts lower to let connections fail
+/// Draws the ACK timeout. Every second pair uses a doubling timeout, which starts lower so that connections fail
 /// quickly.
 fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));

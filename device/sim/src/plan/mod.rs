@@ -389,7 +389,7 @@ impl Op {
         }
     }
 
-    /// Returns the local key that a READ invalidates once all its data has arrived.
+    /// Returns the local key invalidated by a READ once all its data has arrived.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,

@@ -12,7 +12,7 @@ use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 /// WQE positions and sizes are in units of this many bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// Maximum size of a send WQE, in units. The size field in a link has 6 bits.
+/// Maximum size of a send WQE, in units. The size field in a link is six bits wide.
 const MAX_UNITS: usize = 63;
 /// lkey of the terminating entry in the kernel driver's format.
 const INVALID_LKEY: u32 = 0x100;

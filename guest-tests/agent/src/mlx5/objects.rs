@@ -29,8 +29,8 @@ const MIGRATED: u32 = 3 << 11;
 pub(super) struct Objects {
     /// UAR page for the event queue's doorbells.
     pub(super) event_uar: u32,
-    /// UAR page for the other doorbells. It must be allocated after the event queue: until then, the device does not
-    /// provide a page that the driver can map.
+    /// UAR page for the other doorbells. It must be allocated after the event queue, because the device does not
+    /// provide a mappable page until then.
     pub(super) uar: u32,
     pub(super) eqn: u32,
     pd: u32,

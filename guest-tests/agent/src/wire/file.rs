@@ -40,8 +40,8 @@ pub struct VerifyFile {
     pub position: u64,
 }
 
-/// Waits until one of the files contains one of the texts. This step is for kernel state that is visible only in sysfs
-/// or procfs.
+/// Waits until one of the files contains one of the strings. This step is for kernel state that is visible only in
+/// sysfs or procfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AwaitText {

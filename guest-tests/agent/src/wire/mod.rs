@@ -121,7 +121,7 @@ impl Response {
 /// Describes why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of failure, for scenarios to match on.
+    /// The kind of failure, which scenarios match on.
     #[serde(flatten)]
     pub kind: FailureKind,
     /// The error and its causes, as text to be printed.
@@ -164,7 +164,7 @@ pub enum FailureKind {
         /// Syndrome field of the error CQE.
         syndrome: u8,
     },
-    /// Memory does not have the expected contents.
+    /// Memory does not contain the expected data.
     Mismatch,
     /// The step refers to an unknown object or requests something impossible.
     BadStep,

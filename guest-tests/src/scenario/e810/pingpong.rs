@@ -40,7 +40,7 @@ const MORE_CASES: &[(&str, Gid)] = &[
     ("ibv_ud_pingpong -s 1024", Gid::V4),
 ];
 
-/// Command lines to run with an MTU of 9000 bytes.
+/// Command lines to run with a 9000-byte MTU.
 const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 4096 -m 4096", Gid::V4),
     ("ibv_rc_pingpong -s 4097 -m 4096 -e", Gid::V6),

@@ -89,7 +89,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
             _ => {}
         }
         qp.send(vm, old.sge(0, 4)).await?;
-        // Commands are executed after all preceding doorbells: this NOP serves as a barrier.
+        // Commands are executed after all preceding doorbells, so this NOP acts as a barrier.
         succeed(vm, vec![of(0x031)]).await?;
         expected.retain(|(key, at, _)| (*key, *at) != (buffer.key, slot));
         expected.push((buffer.key, slot, flushed(qp.qp.qpn, count * 512)));

@@ -131,7 +131,7 @@ async fn result_across_a_page(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an atomic requires exactly one data segment of 8 bytes (section 6.1).
+/// Checks that an atomic requires exactly one 8-byte data segment (section 6.1).
 async fn malformed(pair: &mut Pair) -> Result<()> {
     for (name, lengths) in
         [("two elements", &[4, 4][..]), ("no element", &[]), ("four bytes", &[4]), ("sixteen bytes", &[16])]

@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
-    /// Options added to `up` and `ci` to make them use this lab's programs.
+    /// Options added to `up` and `ci` so that they use this lab's programs.
     options: Vec<String>,
     /// Cache to use instead of the caller's cache.
     cache: Option<PathBuf>,

@@ -245,8 +245,8 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Maximum number of pings until the server replies. Since the server does not report when it is ready, the client
-    /// pings once per second until then.
+    /// Maximum number of pings until the server replies. The server does not report when it is ready, so the client
+    /// pings it once per second.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

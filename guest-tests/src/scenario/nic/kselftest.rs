@@ -287,7 +287,7 @@ const KNOWN: &[Known] = &[
 /// Tests whose time limits an emulated guest may exceed. Each entry has a prefix of test names and the text that such a
 /// test prints when it exceeds its limit. The tests must not fail for any other reason.
 const TIMED: &[(&str, &str)] = &[
-    // The kernel must merge bursts of 64 KiB before `gro_flush_timeout` expires.
+    // The kernel must merge 64 KiB bursts before `gro_flush_timeout` expires.
     ("drivers/net/gro.py gro.test.sw_ipv4_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipv6_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipip_large_", "incorrect number of packets"),

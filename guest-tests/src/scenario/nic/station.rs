@@ -56,7 +56,7 @@ pub(in crate::scenario) struct Address {
 impl Address {
     pub(in crate::scenario) fn on(network: u16, id: u16) -> Self {
         let [high, low] = network.to_be_bytes();
-        // VLAN IDs have 12 bits: the second byte of the IPv4 address is at most 96.
+        // VLAN IDs are 12 bits wide, so `high` is at most 15 and the second octet at most 96.
         Self {
             ipv4: format!("10.{}.{low}.{id}", 81 + u16::from(high)),
             ipv6: format!("fd81:{network:x}::{id:x}"),
@@ -323,9 +323,9 @@ pub(in crate::scenario) fn mac_text(id: u16) -> String {
 
 /// Configures a device's addresses and waits until it can be used.
 ///
-/// Duplicate address detection for the link-local address takes up to two seconds. Until it has finished, the kernel
-/// does not resolve neighbours for a queue pair, and a connection fails after a second (`ib_core`, `addr.c`). Since MAC
-/// addresses are unique here, the detection is disabled.
+/// Duplicate address detection (DAD) for the link-local address takes up to two seconds. Until it has finished, the
+/// kernel does not resolve neighbours for a queue pair, so connection attempts fail after one second (`ib_core`,
+/// `addr.c`). MAC addresses are unique here, so DAD is disabled.
 pub(in crate::scenario) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
     let Address { ipv4, ipv6 } = address;
     let commands = format!(

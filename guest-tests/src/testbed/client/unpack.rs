@@ -15,7 +15,7 @@ const ENTRY_LEN: u64 = 4096;
 const MOST_DIRECTORIES: usize = 100_000;
 /// Maximum size in bytes of the metadata that precedes an entry, such as long file names. It is kept in memory.
 const LONGEST_METADATA: u64 = 1 << 20;
-/// Block size of an archive. The contents of entries are padded to whole blocks.
+/// Block size of an archive. Entry data is padded to whole blocks.
 const BLOCK_LEN: u64 = 512;
 /// Maximum number of bytes after the last entry. tar usually pads by at most 10 KiB.
 const LONGEST_PADDING: u64 = 1 << 20;
@@ -24,7 +24,7 @@ const LONGEST_PADDING: u64 = 1 << 20;
 /// is discarded. The unpacked files may take up at most `limit` bytes.
 ///
 /// # Errors
-/// Fails if the archive is invalid, is too large or does not contain `name`, or if its contents cannot be written.
+/// Fails if the archive is invalid, is too large or does not contain `name`, or if its content cannot be written.
 pub(super) fn unpack(archive: impl Read, name: &str, to: &Path, limit: u64) -> Result<()> {
     let parent = match to.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

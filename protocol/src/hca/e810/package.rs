@@ -90,7 +90,7 @@ impl Metadata {
     }
 }
 
-/// Returns the types and contents of the sections in a buffer. Skips sections that extend past the buffer.
+/// Returns the type and data of each section in a buffer. Skips sections that extend past the buffer.
 pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     let count = BufferHeader::parse_prefix(buffer).map_or(0, |header| header.sections);
     let (table, _) = buffer.get(BufferHeader::LEN..).unwrap_or_default().as_chunks();

@@ -6,7 +6,7 @@
 use crate::register_map;
 
 register_map! {
-    /// A register of BAR0. `wide` registers are 40-bit counters. All other registers have 32 bits.
+    /// A register of BAR0. `wide` registers are 40-bit counters. All other registers are 32 bits wide.
     pub enum Register {
         /// Parser: header checks on transmit.
         GlMdckTxTdpu             "GL_MDCK_TX_TDPU"    at 0x04_9348;

@@ -113,7 +113,7 @@ mod tests {
 
     /// The expected values were generated independently from the specification's table.
     #[test]
-    fn rx_context_fields_are_at_specified_bits() {
+    fn rx_context_fields_are_in_specified_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];
         let expected = RxContext {
             head: 0,

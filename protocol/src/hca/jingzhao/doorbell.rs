@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_number_has_16_bits() {
+    fn slot_number_is_16_bits_wide() {
         assert_eq!(send(0x7f_0001).position(PositionUnit::Slot, 7, 0x4000), Some(128));
     }
 

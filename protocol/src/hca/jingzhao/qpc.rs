@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_count_is_at_specified_bits() {
+    fn retry_count_is_in_specified_bits() {
         let mut qpc = Qpc { params1: 0x8000_0001, ..Qpc::default() };
         assert_eq!(qpc.retry_count(), 0);
         qpc.set_retry_count(5);

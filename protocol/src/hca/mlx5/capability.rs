@@ -207,7 +207,7 @@ layout! {
         @0x44[2]      ud: bool,
         @0x44[1]      uc: bool,
         @0x44[0]      rc: bool,
-        /// Whether the device supports UAR pages of 4 KiB.
+        /// Whether the device supports 4 KiB UAR pages.
         @0x48[31]     uar_4k: bool,
         /// Log2 of the total size of all UAR pages in MiB.
         @0x48[21:16]  log_uar_size: u8,

@@ -32,7 +32,7 @@ pub const BLOCK_ALIGN: u64 = 1024;
 layout! {
     /// A slot of the command queue.
     pub struct Slot[64] big_endian {
-        /// Kind of the slot, always [`Slot::KIND`].
+        /// The slot's kind, always [`Slot::KIND`].
         @0x00[31:24]  kind: u8,
         /// Length of the input in bytes, including the bytes in the slot.
         @0x04         input_len: u32,

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_only_areas_match_published_words() {
+    fn ethernet_capability_areas_match_published_values() {
         assert_eq!(EthernetCaps::largest().emit(), words(&[(0, 0xc090_2800)]));
         let roce = [(0x10, 0x0006_0004), (0x14, 0x12b7), (0x18, 0xffff_c000), (0x1c, 16)];
         assert_eq!(RoceCaps::with_gids(16).emit(), words(&roce));

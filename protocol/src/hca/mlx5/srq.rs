@@ -9,7 +9,7 @@ use crate::ids::{Cqn, Iova, Pdn, Srqn, UarIndex, UmemId, UserIndex, XrcDomain};
 use crate::layout;
 
 codes! {
-    /// Kind of a work queue.
+    /// The kind of work queue.
     pub enum WorkQueueKind(u8) {
         /// The entries form a linked list.
         Linked = 0 "linked",

@@ -155,7 +155,7 @@ impl ArmCq {
     }
 }
 
-/// Kind of a doorbell record.
+/// The kind of doorbell record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// 1: consumer index of a CQ.
@@ -201,7 +201,7 @@ impl RecordKind {
 pub struct Record {
     /// Number of WQEs posted or CQEs consumed.
     pub counter: u32,
-    /// Kind of the record; `None` if the record is free.
+    /// The record's kind; `None` if it is free.
     pub kind: Option<RecordKind>,
     /// Queue number, with a generation number in the bits above the table size.
     pub number: u32,

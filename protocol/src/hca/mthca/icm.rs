@@ -88,7 +88,7 @@ struct Raw {
 mod tests {
     use super::*;
 
-    /// Example from section 13.3: a block of 256 KiB for the MTT.
+    /// Example from section 13.3: a 256 KiB block for the MTT.
     const ENTRY: [u8; 16] =
         [0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x00, 0x06];
 

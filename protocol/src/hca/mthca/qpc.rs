@@ -18,7 +18,7 @@ use crate::ids::{Cqn, Lkey, Pdn, Qkey, Qpn, Srqn};
 /// Length of a context in bytes.
 pub const LEN: usize = 0x100;
 
-/// Kind of a QP.
+/// The kind of QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpKind {
     /// An ordinary QP with the given service type.

@@ -139,7 +139,7 @@ const _: () = assert!(size_of::<Raw>() == Srqc::LEN);
 mod tests {
     use super::*;
 
-    /// Context of SRQ 11h: 256 slots of 64 bytes, key 1a00h, record 32764 of UAR page 3, PD 5.
+    /// Context of SRQ 11h: 256 slots of 64 bytes each, key 1a00h, record 32764 of UAR page 3, PD 5.
     const INBOX: [u8; Srqc::LEN] = [
         0x08, 0x00, 0x00, 0x11, 0x00, 0x00, 0x1a, 0x00, 0x00, 0x00, 0x7f, 0xfc, 0x40, 0x00, 0x00,
         0x03, //

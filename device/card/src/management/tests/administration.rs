@@ -346,7 +346,7 @@ fn single_segment_rmpp_response_is_first_and_last() {
 #[test]
 fn long_rmpp_response_is_windowed_and_retransmitted() {
     let mut management = open(200);
-    // PortInfo for the HCA and 201 switch ports: 202 records of 72 bytes in 73 segments.
+    // PortInfo for the HCA and 201 switch ports: 202 records of 72 bytes each in 73 segments.
     let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
     assert_eq!(
         (first[26] & 7, &first[28..32]),

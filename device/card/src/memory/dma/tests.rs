@@ -566,8 +566,8 @@ fn fault_on_missing_huge_page_fails_access() {
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // The file has 512 pages of 2 MiB, usually more than the host can provide. If the host has enough, every write
-    // succeeds.
+    // The file consists of 512 huge pages of 2 MiB each, usually more than the host can provide. If the host has
+    // enough, every write succeeds.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }

@@ -413,7 +413,7 @@ fn vlan_frames_are_dropped_unless_priority_tagged() {
     assert_eq!(drop_reason(twice), DropReason::Protocol);
 }
 
-/// Returns a datagram of 8 bytes, built with scapy 2.8.0. fe80::ff:fe00:1 sends it to QP ffffff of IPoIB's broadcast
+/// Returns an 8-byte datagram, built with scapy 2.8.0. fe80::ff:fe00:1 sends it to QP ffffff of IPoIB's broadcast
 /// group, with Q_Key b1b.
 fn datagram_to_group() -> Vec<u8> {
     frame(

@@ -596,7 +596,7 @@ fn unmap_accepts_unmapped_ranges() {
 }
 
 #[test]
-fn set_irqs_connects_masks_and_triggers_vectors() {
+fn set_irqs_handles_eventfds_masking_and_triggers() {
     const EVENTFD_TRIGGER: u32 = 1 << 2 | 1 << 5;
     const NONE_TRIGGER: u32 = 1 | 1 << 5;
     const NONE_MASK: u32 = 1 | 1 << 3;

@@ -26,7 +26,7 @@ fn vectors() -> Vec<Vector> {
     serde_json::from_str(include_str!("receive.json")).unwrap()
 }
 
-/// Returns the context registers that a driver writes (section 8.3).
+/// Returns the context registers as written by a driver (section 8.3).
 fn context(ring: u64, len: u16, max_frame: u16, split: Split, strip_crc: bool) -> [u32; 8] {
     let split = match split {
         Split::No => 0,

@@ -56,7 +56,7 @@ fn committed_objects_are_contiguous_with_pbles_last() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.commit_fpm(), 1);
-    // 1024 queue pairs, at one byte each, occupy two units of 512 bytes.
+    // 1024 queue pairs, at one byte each, occupy two 512-byte units.
     for (offset, value) in
         [(0, 1024), (8, 2 << 32 | 2048), (16, 6 << 32), (32, 6 << 32 | 256), (48, 7 << 32 | 16384)]
     {

@@ -24,7 +24,7 @@ fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
     words.into_iter().enumerate().map(|(n, word)| (n * 8, word)).filter(|(_, word)| *word != 0).collect()
 }
 
-/// A message of 4000 bytes at a path MTU of 1024 bytes needs four packets and one acknowledgement.
+/// At a path MTU of 1024, a 4000-byte message needs four packets and one acknowledgement.
 #[test]
 fn sent_packets_are_counted_by_ip_version() {
     let mut pair = Pair::connected();

@@ -268,7 +268,7 @@ impl Replay {
 }
 
 /// Fills in the bytes missing from the recording. `header` contains the known bytes after the recorded part. The word
-/// at `at` is set to make the TCP checksum correct.
+/// at `at` is set so that the TCP checksum is correct.
 fn complete(frame: &mut [u8], header: &[u8], at: usize) {
     if !header.is_empty() {
         frame[RECORDED..RECORDED + header.len()].copy_from_slice(header);

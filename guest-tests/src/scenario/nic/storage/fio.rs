@@ -1,5 +1,4 @@
-//! Command line and output of fio. fio reads and writes random blocks of 4 KiB to 256 KiB and verifies the data it
-//! reads.
+//! Command line and output of fio. fio reads and writes random 4 KiB to 256 KiB blocks and verifies the data it reads.
 
 use std::time::Duration;
 

@@ -113,7 +113,7 @@ mod tests {
 
     /// Covers fields that the examples in section 16.3 do not set.
     #[test]
-    fn remaining_cqe_fields_are_at_specified_bits() {
+    fn remaining_cqe_fields_are_in_specified_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };
         assert_eq!(cqe.emit(), words(&[(24, 0x0040_7fff_0000_0000)]));
         let more =

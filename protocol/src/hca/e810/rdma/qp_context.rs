@@ -228,7 +228,7 @@ mod tests {
 
     /// Covers fields that the examples in section 16.3 do not set.
     #[test]
-    fn remaining_context_fields_are_at_specified_bits() {
+    fn remaining_context_fields_are_in_specified_bits() {
         let context = QpContext::parse(&words(&[
             (0, 1 << 5 | 3 << 8 | 2 << 20),
             (24, 0x6a << 24),

@@ -1,4 +1,4 @@
-//! Send WQEs: one to eight quanta of 32 bytes each.
+//! Send WQEs: one to eight 32-byte quanta.
 //!
 //! Bytes 24 to 31 of the first quantum are the control word, which determines the layout of the other bytes and the
 //! number of quanta. The highest bit in the last byte of each quantum is the quantum's polarity.

@@ -12,7 +12,7 @@ use crate::ids::Lkey;
 /// Valid bit in the first byte of a receive WQE; see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// Value that the device writes to the data units of a consumed slot in order to detect later which units the driver
+/// Value that the device writes to the data units of a consumed slot so that it can later detect which units the driver
 /// has written. A written unit never has this length, since lengths are 31 bits wide, nor this address, since data
 /// never starts at the last address. It can, however, have this key.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];

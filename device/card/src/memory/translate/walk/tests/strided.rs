@@ -107,7 +107,7 @@ fn distant_repetition_is_located_directly() {
     assert_eq!(tables.reads.get(), 5);
 }
 
-/// Each repetition has two bytes, with a long run of empty ranges between them.
+/// Each repetition is two bytes long, with a long run of empty ranges between them.
 #[test]
 fn strided_search_length_is_limited() {
     #[derive(Clone, Copy)]
