@@ -251,7 +251,7 @@ pub fn capabilities() -> String {
     serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
 }
 
-/// Returns the property names of all variants of a `oneOf` schema.
+/// Returns the property names of all variants in a `oneOf` schema.
 fn keys_of(schema: &Schema) -> Vec<String> {
     let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     let keys = |variant: &Value| {

@@ -143,7 +143,8 @@ impl Run for Unbuilt {
 }
 
 impl Fleet {
-    /// Creates an empty fleet. Also returns the configurations of the devices, to be passed to [`Fleet::prepare`].
+    /// Creates an empty fleet. Also returns the devices' configurations, which the caller must pass to
+    /// [`Fleet::prepare`].
     pub fn new(
         mut config: Config,
         inherited: Inherited,

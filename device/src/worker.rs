@@ -241,7 +241,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
-                // This step is bounded: a batch has at most a few hundred frames.
+                // This step is bounded, as a batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer started by a packet must run from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 /// Default timeout for a step. Longer steps have their own.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum length of a reply in bytes, to protect the lab from a guest that never stops sending. The longest replies
+/// Maximum length of a reply in bytes. Protects the lab from a guest that never stops sending. The longest replies
 /// contain program output.
 const LONGEST_ANSWER: u64 = 64 << 20;
 

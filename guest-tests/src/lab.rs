@@ -32,9 +32,9 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Kernel arguments of every guest. Only warnings go to the console, which is a slow emulated serial line. Mitigations
 /// serve no purpose here and are expensive under emulation.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off";
-/// Modules that a guest needs for its disks.
+/// Modules needed by a guest for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
-/// Modules that a guest needs to mount shared host directories.
+/// Modules needed by a guest to mount shared host directories.
 const SHARE_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
 /// Modules that ext4 requests through an alias, if the kernel has them.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
@@ -188,7 +188,7 @@ impl Lab {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
 
-    /// Checks that the daemon under test is a release build. Scenarios that compare speeds need one: a development
+    /// Checks that the daemon under test is a release build. Scenarios that compare speeds need one, as a development
     /// build is several times slower.
     ///
     /// # Errors

@@ -93,7 +93,8 @@ pub trait Fabric {
     }
 
     /// Returns the maximum number of frame bytes handled in one turn of the event loop. The last frame may exceed this
-    /// limit. Sockets have no limit: the kernel copies the frames immediately, and larger batches need fewer turns.
+    /// limit. Sockets have no limit, since the kernel copies the frames immediately and larger batches need fewer
+    /// turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }

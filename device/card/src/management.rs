@@ -343,7 +343,7 @@ impl Management {
     }
 
     /// Returns whether management handles frames to `mac` instead of sending them to the fabric. There are two such
-    /// MACs: those of the subnet manager and of the other end of the link.
+    /// MACs: the subnet manager's and that of the link's other end.
     pub fn serves(&self, mac: MacAddr) -> bool {
         mac == MacAddr::from_lid(SM_LID) || mac == MacAddr::from_lid(PERMISSIVE_LID)
     }

@@ -54,7 +54,7 @@ struct Path {
 
 impl Path {
     fn of(index: u32) -> Self {
-        // usize has at least 32 bits on every host with vfio.
+        // usize is at least 32 bits wide on every host with vfio.
         let index = index as usize;
         Self {
             root: index >> (LEAF_BITS + NODE_BITS),

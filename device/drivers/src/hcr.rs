@@ -1,4 +1,4 @@
-//! The host command register (HCR) of JingZhao and mthca. It has seven words, and writing the last word starts a
+//! The host command register (HCR) of JingZhao and mthca. It is seven words long, and writing the last word starts a
 //! command.
 
 /// Bus address of the inbox.

@@ -20,7 +20,7 @@ pub const DEVICE_VSIS: u32 = 768;
 /// Maximum number of VSIs per function, as reported. It is not enforced because `ice` ignores it and instead divides
 /// [`DEVICE_VSIS`] by the number of functions. With only one function, `ice` may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
-/// Maximum number of VSI lists of each kind. A rule has ten bits for the list number, and number 0 is not assigned.
+/// Maximum number of VSI lists of each kind. A rule's list number is ten bits wide, and number 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
 /// Number of guaranteed flow director filters, shared by all functions.
 pub const DEVICE_FILTERS: u32 = 1024;
@@ -66,7 +66,7 @@ pub const MAX_CQP_ENTRIES: u32 = 2048;
 pub const MAX_WORK_QUANTA: u32 = 1 << 15;
 /// Maximum number of work scheduler nodes. For each traffic class of a VSI, a driver needs three nodes.
 pub const MAX_NODES: usize = 512;
-/// Number of work scheduler queue set handles. Handles have ten bits and start at 1.
+/// Number of work scheduler queue set handles. Handles are ten bits wide and start at 1.
 pub const MAX_SETS: u16 = 1023;
 /// Maximum number of RDMA timers, as reported. The device does not use the timers.
 pub const MAX_TIMERS: u32 = 4096;
@@ -105,7 +105,7 @@ impl Default for Limits {
             // Enough for 256 GiB in 4 KiB pages. A higher limit would make `irdma` allocate a contiguous segment table
             // of more than 32 KiB.
             max_pbles: Count::of_log(26),
-            // The ARP index in "manage ARP" has twelve bits.
+            // The ARP index in "manage ARP" is twelve bits wide.
             max_arp_entries: Count::of_log(12),
             max_ahs: Count::of_log(12),
         }

@@ -51,8 +51,8 @@ impl Piece {
 }
 
 impl Payload {
-    /// Returns the message length in bytes. The sum cannot overflow, because lists are short and each length has at
-    /// most 32 bits.
+    /// Returns the message length in bytes. The sum cannot overflow, because lists are short and each length is at most
+    /// 32 bits wide.
     pub fn len(&self) -> u64 {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),

@@ -170,7 +170,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // With this transaction ID, the MAD can be a response to one of the first queries that an agent has sent.
+    // With this transaction ID, the MAD can be a response to one of the first queries sent by an agent.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;

@@ -1,4 +1,4 @@
-//! The host command register (HCR). It has seven words, and a write to the last one starts a command.
+//! The host command register (HCR). It is seven words long, and a write to the last one starts a command.
 
 use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;

@@ -110,7 +110,7 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError(_) => QpEvent::WqAccess,
-            // These events do not occur: this interface has neither SRQs nor XRC.
+            // These events do not occur, as this interface has neither SRQs nor XRC.
             AsyncEvent::SrqCatastrophic
             | AsyncEvent::LastWqeReached
             | AsyncEvent::InvalidXrceth(_)

@@ -160,7 +160,7 @@ impl RecvQueue {
 
     /// Marks all slots as free and untouched. This discards receives from an earlier use of the QP. It must happen at
     /// RST2INIT, since software may post receives as soon as the QP is in INIT. If slots can be posted without the
-    /// valid bit, they are left alone: software that does not use the bit may rely on their contents.
+    /// valid bit, they are left alone because software that does not use the bit may rely on their content.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);

@@ -31,7 +31,7 @@ pub(super) use self::qps::doorbell;
 pub(super) use self::registers::{arm, read, write};
 pub(super) use self::wqes::{recv_wqe, send_wqe};
 
-/// Maximum number of freed keys that are kept to detect reuse.
+/// Maximum number of freed keys kept for reuse detection.
 const FREED_KEYS: usize = 4096;
 
 #[derive(Debug, Default)]

@@ -27,8 +27,8 @@ pub const MAX_COUNTER_SETS: u32 = 255;
 pub const MAX_GROUP_QPS: usize = 56;
 /// Log2 of the maximum receive queue entry size in bytes.
 pub const LOG_MAX_RECV_ENTRY: u8 = 9;
-/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. The golden traces were recorded with a limit of
-/// 2^16 entries, but libfabric creates larger CQs.
+/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. The golden traces were recorded with a 2^16-entry
+/// limit, but libfabric creates larger CQs.
 const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. Such an entry has room for a link and at least 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;

@@ -19,7 +19,7 @@ const _: () = assert!(BLOCK == UNIT * UNITS as usize);
 /// Copy of a WQE. Most WQEs are 64 to 256 bytes long; the copy of a larger one is allocated on the heap.
 pub type WqeBytes = SmallVec<[u8; 256]>;
 
-/// Contents of a send request's `wr_id`: the data needed to complete the request.
+/// Content of a send request's `wr_id`: the data needed to complete the request.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct SendTag {
@@ -109,7 +109,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates an empty queue of `blocks` blocks that begins at offset `start` in its buffer.
+    /// Creates an empty queue with `blocks` blocks, which begins at offset `start` in its buffer.
     pub fn new(start: u64, blocks: u32) -> Self {
         Self { start, blocks, counters: Counters::default(), copied: 0, completed: 0, rejected: None }
     }

@@ -124,7 +124,7 @@ impl Steering {
         }
     }
 
-    /// Returns the miss table that a context selects for a table at level `level`.
+    /// Returns the miss table selected by a context for a table at level `level`.
     fn miss(&self, context: &FlowTableContext, level: u8) -> Result<Option<FlowTableId>, Rejection> {
         let id = context.miss_table;
         match MissAction::from_code(context.miss_action) {
@@ -211,8 +211,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Checks that the counters and tables that a rule refers to exist, and that the tables are at levels above
-    /// `level`.
+    /// Checks that a rule's counters and tables exist, and that the tables are at levels above `level`.
     fn check_rule(&self, rule: &Rule, level: u8) -> Result<(), Rejection> {
         for id in rule.tables() {
             let unknown = || Check::FlowDestinationTable.rejects(id.get());

@@ -21,7 +21,7 @@ use super::send_queue::FetchedWqe;
 
 /// Converts a send WQE to an engine request or rejects it if it is malformed.
 ///
-/// Returns a [`Fetch`] rather than a `Result`: converting one to the other would copy the request.
+/// Returns a [`Fetch`] rather than a `Result`, since converting one to the other would copy the request.
 pub fn request(
     taken: &FetchedWqe<'_>,
     service: Service,

@@ -123,7 +123,7 @@ impl Resources {
                 self.report_srq(cx, srqn);
                 return;
             }
-            // These events do not occur: this interface has no XRC.
+            // These events do not occur, as this interface has no XRC.
             AsyncEvent::InvalidXrceth(_)
             | AsyncEvent::XrcDomainViolation(_)
             | AsyncEvent::XrcSrqCatastrophic(_) => return,

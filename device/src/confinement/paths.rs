@@ -76,8 +76,8 @@ pub(super) struct Paths {
     pub(super) tap: bool,
 }
 
-/// Returns the access rights that a configuration needs, both now and when a device restarts. Missing paths are
-/// omitted; an attempt to use them later reports an error.
+/// Returns the access rights needed by a configuration, both now and when a device restarts. Missing paths are omitted;
+/// an attempt to use them later reports an error.
 pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {

@@ -341,7 +341,7 @@ mod tests {
                 .paused
                 .map_or(longest, |(paused_since, _)| longest.max(now.saturating_since(paused_since)));
         }
-        // The device may use one tenth of the time, so a period of 10 ms costs 100 ms.
+        // The device may use one tenth of the time, so a 10 ms period costs 100 ms.
         assert!((PERIOD..=PERIOD * 10).contains(&longest), "{longest:?}");
     }
 

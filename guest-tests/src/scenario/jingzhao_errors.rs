@@ -205,7 +205,7 @@ async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
         let (at_a, at_b) = connection.towards(Direction::AToB);
         let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
         let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
-        // Send two messages: the device learns the length of unterminated lists from the first one.
+        // Send two messages, since the device learns the length of unterminated lists from the first one.
         for seed in [21, 22] {
             fill(&mut pair.a.vm, &source, seed).await?;
             pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;

@@ -1,4 +1,4 @@
-//! Checks every byte of each type of event and the delivery of events through MSI-X. Also covers masks, overflow and
+//! Checks every byte of each event type and the delivery of events through MSI-X. Also covers masks, overflow and
 //! arming.
 
 mod commands;

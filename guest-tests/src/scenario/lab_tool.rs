@@ -453,7 +453,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Cancels a job while its guest is booting. The logs written by then must be copied.
+/// Cancels a job while its guest is booting. The logs written before the cancellation must be copied.
 async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     let (from, to) = (shared.display().to_string(), logs.display().to_string());
     let running =

@@ -95,7 +95,7 @@ impl Site {
     /// Adds an IPv6 address to each host.
     pub(super) async fn add_ipv6(&self) -> Result<()> {
         for (index, host) in self.hosts.iter().enumerate() {
-            // The addresses are unique: do not wait for duplicate address detection.
+            // The addresses are unique, so do not wait for duplicate address detection.
             let address = format!("{}/64", ipv6(number(index)));
             host.ip(&["address", "add", &address, "dev", "eth0", "nodad"]).await?;
         }

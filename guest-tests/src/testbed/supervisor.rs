@@ -141,7 +141,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // Remove the state before sending the reply: the client may reuse the name immediately.
+    // Remove the state before sending the reply, since the client may reuse the name immediately.
     drop(run);
     drop::<State>(state);
     if let Some(stop_request) = stop_request {

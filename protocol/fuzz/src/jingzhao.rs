@@ -55,9 +55,9 @@ pub fn decode_wqe(input: &[u8]) {
     }
 }
 
-/// Parses the mailboxes of a sequence of commands as a device would. A command consists of a byte that selects it, a
-/// four-byte in_modifier, a one-byte mailbox length in units of 32 bytes, and the mailbox. All QP commands operate on
-/// the same QP.
+/// Parses a command sequence's mailboxes as a device would. A command consists of a byte that selects it, a four-byte
+/// in_modifier, a one-byte mailbox length in units of 32 bytes, and the mailbox. All QP commands operate on the same
+/// QP.
 pub fn decode_mailbox(input: &[u8]) {
     let mut rest = input;
     let mut qp = StoredQpc::default();
@@ -136,7 +136,7 @@ fn read(op: Op, in_modifier: u32, mailbox: &[u8]) {
     }
 }
 
-/// Returns mailbox contents as a device reads them, padded with zeros.
+/// Returns the content of a mailbox as a device reads it, padded with zeros.
 pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     let len = bytes.len().min(N);

@@ -116,7 +116,7 @@ pub enum Transport {
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
     /// Any other protocol, a fragment, or a payload that is too short for its transport header. Transport headers of
-    /// fragments are not parsed: only the first fragment has one, and its checksum covers the whole datagram.
+    /// fragments are not parsed, since only the first fragment has one and its checksum covers the whole datagram.
     Other,
 }
 

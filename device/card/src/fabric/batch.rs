@@ -220,7 +220,7 @@ impl TxBatch {
         };
         let source = self.chosen_mac(&first);
         let mut run = Run { frames: 1, segment: first.len(), padding: 0, is_paddable: false };
-        // Length of the shortest frame in the run and sum of the lengths of all frames but the last.
+        // Length of the run's shortest frame, and total length of all frames but the last.
         let (mut shortest, mut sum, mut last) = (first.len(), 0, first.len());
         let mut checked = 0;
         for frame in self.frames.iter().skip(1).take(max_frames.saturating_sub(1)) {

@@ -134,7 +134,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Locks the members for reading. Poisoning is ignored: no code panics while the members are inconsistent.
+    /// Locks the members for reading. Poisoning is ignored, as no code panics while the members are inconsistent.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }

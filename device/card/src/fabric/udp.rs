@@ -353,7 +353,7 @@ impl Fabric for UdpFabric {
         if self.losses.is_due(now) {
             self.count_losses(now);
         }
-        // One reply per call is enough: a peer sends at most one request per second.
+        // One reply per call is enough, as a peer sends at most one request per second.
         let mut answered = None;
         for slot in 0..count {
             let meta = self.meta[slot];
@@ -447,7 +447,7 @@ fn segment_size(segment: u16) -> [u8; CONTROL_HEADER_LEN + size_of::<usize>()] {
 
 /// Permits IP fragmentation. A RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame, and the
 /// guest driver cannot discover the MTU of this network. `UdpSocketState` forbids fragmentation, as QUIC requires. Over
-/// IPv6, it stays forbidden: no safe interface resets IPV6_DONTFRAG.
+/// IPv6, it stays forbidden, as no safe interface resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;

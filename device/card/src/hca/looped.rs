@@ -1,4 +1,4 @@
-//! Frames that a device has sent to itself.
+//! Frames sent by a device to itself.
 
 use std::ops::Range;
 

@@ -114,7 +114,7 @@ pub struct Bind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOp {
-    /// Invalidates the key of a fast-registered region or of a type 2 window.
+    /// Invalidates the key of a fast-registered region or type 2 window.
     Invalidate(Lkey),
     FastRegister(FastRegister),
     Bind(Bind),

@@ -280,7 +280,7 @@ impl Port {
     /// be passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
-        // Return the result unchanged: unwrapping and rewrapping would copy it.
+        // Return the result unchanged, since unwrapping and rewrapping would copy it.
         let roce = RoceFrame::parse_in_flow(flow, frame, offload);
         self.stats.roce += roce.as_ref().map_or(0, |roce| packets_in(roce, offload));
         roce

@@ -58,8 +58,8 @@ fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
-    // The umask may have removed some of the owner's permissions. The mode is changed only in this case: a sandboxed
-    // process cannot change modes.
+    // The umask may have removed some of the owner's permissions. The mode is changed only in this case because a
+    // sandboxed process cannot change modes.
     if Mode::from_raw_mode(fstat(&file)?.st_mode) != PRIVATE {
         fchmod(&file, PRIVATE)?;
     }

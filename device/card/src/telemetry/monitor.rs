@@ -52,7 +52,7 @@ pub struct Rule {
 /// number.
 const MAX_QPS: usize = 4096;
 
-/// Ignored doorbells and packets of one QP since it last entered RESET.
+/// Doorbells and packets of a QP ignored since the QP last entered RESET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     pub count: u64,

@@ -124,7 +124,7 @@ impl Reason {
         }
     }
 
-    /// Returns the names of the reasons that every device has: those of the transport and of the port.
+    /// Returns the names of the transport and port reasons, which every device has.
     pub fn shared_names() -> impl Iterator<Item = &'static str> {
         let packets = DropReason::ALL.iter().map(|reason| reason.name());
         packets.chain(FrameReason::ALL.into_iter().map(FrameReason::name))

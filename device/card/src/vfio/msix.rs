@@ -279,7 +279,7 @@ impl Vector {
         }
     }
 
-    /// Signals the eventfd. Errors are ignored: if the counter is full, an earlier signal is still unread, and if the
+    /// Signals the eventfd. Errors are ignored. If the counter is full, an earlier signal is still unread, and if the
     /// descriptor is not an eventfd, only the client is affected.
     fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {

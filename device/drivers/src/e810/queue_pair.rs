@@ -25,7 +25,7 @@ use crate::Bus;
 
 /// Bus address of the queue pair contexts.
 const CONTEXTS: u64 = 0x11_0000;
-/// Bus addresses of the shadow areas of queue pairs and of completion queues.
+/// Bus addresses of the queue pairs' and completion queues' shadow areas.
 const QP_SHADOWS: u64 = 0x12_0000;
 const CQ_SHADOWS: u64 = 0x13_0000;
 const SHADOW_LEN: u64 = SHADOW.len() as u64;

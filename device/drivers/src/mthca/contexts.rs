@@ -56,7 +56,7 @@ impl Mpt {
 
     /// Returns a region for a queue buffer, in protection domain 1.
     pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
-        // `ib_mthca` copies bit 3 of the index to bit 23, to spread keys over the device's banks (section 6.1).
+        // `ib_mthca` copies bit 3 of the index to bit 23 so that keys are spread over the device's banks (section 6.1).
         let key = slot | (slot >> 3 & 1) << 23;
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }

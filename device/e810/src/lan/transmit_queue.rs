@@ -34,7 +34,7 @@ const MIN_LEN: usize = 17;
 const MAX_BUFFERS: usize = 8;
 
 /// Maximum number of buffers per TSO frame, which limits the state that a queue keeps between calls. Linux needs fewer
-/// buffers: a TSO frame has at most 45 fragments and 128 KiB, and only those of 16 KiB or more are split.
+/// buffers: a TSO frame has at most 45 fragments and 128 KiB, and only fragments of 16 KiB or more are split.
 const MAX_TSO_BUFFERS: usize = 256;
 
 /// Maximum number of descriptors to prefetch from the ring at a time.

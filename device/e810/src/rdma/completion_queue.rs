@@ -211,7 +211,7 @@ impl CompletionQueue {
         // Section 12.3: an unread entry may have been written while the arm request was in flight.
         let missed = match self.armed {
             // Software still uses the old ring, so its consumer index does not show whether the new ring has unread
-            // entries. Raise the event anyway: a spurious event is harmless.
+            // entries. Raise the event anyway, as a spurious event is harmless.
             _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,
@@ -230,7 +230,7 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Returns whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring
+    /// Returns whether the ring has room for `count` entries. One slot always stays free so that a full ring differs
     /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
         // The consumer index in the shadow area wraps at the ring size, so it must be read at least once per pass over

@@ -103,8 +103,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves the QP to state `to`. If `context` is given, it replaces the QP's context. The queues do not
-    /// change. Returns the modification to make in the engine.
+    /// Moves the QP to state `to`. If `context` is given, it replaces the QP's context. The queues do not change.
+    /// Returns the modification that the engine must make.
     ///
     /// # Errors
     /// Fails if the state transition is not permitted.

@@ -226,7 +226,7 @@ fn scheduler_element_limit_is_enforced() {
     refused(&mut driver, &add_elements(layer[64], 1), AdminStatus::NoSpace);
 }
 
-/// The device reports a maximum of 64 elements per command, but only the length of the buffer is checked.
+/// The device reports a maximum of 64 elements per command, but only the buffer length is checked.
 #[test]
 fn reported_command_element_limit_is_not_enforced() {
     let mut driver = started();

@@ -133,7 +133,7 @@ impl Vsi {
     /// Returns whether the VLAN mode allows the VSI to send tagged frames or, if `tagged` is false, untagged frames.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
-        // Mode 0 is reserved. Allow all frames: a VSI that cannot send is useless.
+        // Mode 0 is reserved. Allow all frames, since a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 

@@ -522,7 +522,7 @@ fn load(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Returns a register of the device, possibly an element of an array of registers.
+/// Returns a device register, possibly an element of a register array.
 fn register(input: &mut Input<'_>) -> Register {
     use Register as R;
     let choice = input.byte();

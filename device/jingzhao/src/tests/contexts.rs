@@ -330,7 +330,7 @@ fn idle_qp_drains_immediately_and_resumes() {
 fn qps_can_be_created_across_whole_table() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
-    // The QPs are spread over the table of 2^16 entries.
+    // The QPs are spread over the 2^16-entry table.
     for qpn in (0..1u32 << 16).step_by(61) {
         machine.ok(Op::Rst2Init, 0, ROLLING | qpn, &init());
     }

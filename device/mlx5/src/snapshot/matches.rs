@@ -68,7 +68,7 @@ pub(super) fn matches(mask: &OuterHeaders, value: &OuterHeaders) -> Vec<String> 
         .collect()
 }
 
-/// Returns the names of the fields that a mask selects. If the mask does not select all bits of a field, the field's
+/// Returns the names of the fields selected by a mask. If the mask does not select all bits of a field, the field's
 /// mask follows its name.
 pub(super) fn selects(mask: &OuterHeaders) -> Vec<String> {
     let all = OuterHeaders::parse(&[0xff; OuterHeaders::LEN]);

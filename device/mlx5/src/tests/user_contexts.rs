@@ -236,7 +236,7 @@ fn destroying_user_context_drops_its_objects() {
     }
 }
 
-/// XRC initiator QPs, which the kernel creates outside any user context, use a CQ that a user context owns.
+/// XRC initiator QPs, which the kernel creates outside any user context, use a CQ owned by a user context.
 #[test]
 fn object_in_use_by_kernel_outlives_user_context() {
     let (mut driver, [own, other]) = two_worlds();

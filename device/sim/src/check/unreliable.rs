@@ -11,7 +11,7 @@ use crate::plan::GRH_BYTES;
 use crate::plan::{Area, Op, Pair, pkey_index, va};
 use engine::{Access, GrhArea, RecvDone, SendOp, State};
 
-/// The messages that a side has received from its peer.
+/// The messages received by a side from its peer.
 #[derive(Debug)]
 pub(super) struct Received {
     /// Index of the first message that can still arrive, if the network keeps packets in order.

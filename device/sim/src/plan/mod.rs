@@ -6,7 +6,7 @@
 //!
 //! - SOURCE: random bytes that never change, used for gathers and for READs by the peer;
 //! - TARGET: one area per incoming message, separated by gaps that must not be written;
-//! - HOT: the target of overlapping WRITEs, to detect wrong ordering;
+//! - HOT: the target of overlapping WRITEs, which reveal wrong ordering;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
 //! Each protection domain of a node also has a CELLS region, with the words that all its queue pairs use for atomics. A
@@ -84,8 +84,7 @@ pub struct Op {
     pub fails: Vec<Status>,
     /// Whether the receiver must reject the message although the request completes successfully.
     pub refused: bool,
-    /// For XRC, an SRQ number that replaces the requested one in all packets except the first, to imitate a hostile
-    /// peer.
+    /// For XRC, an SRQ number that replaces the requested one in all packets except the first, as from a hostile peer.
     pub changes_srq: Option<Srqn>,
 }
 

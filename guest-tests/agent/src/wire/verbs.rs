@@ -138,7 +138,7 @@ pub struct Verified {
     pub first_difference: Option<u64>,
 }
 
-/// Returns a digest of part of a region, to detect changes.
+/// Returns a digest of part of a region so that changes can be detected.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Digest {
     pub mr: MrId,

@@ -176,8 +176,8 @@ impl Cluster {
     pub(super) async fn start(site: &Site, files: &RunDir) -> Result<Self> {
         let hosts = Hosts::create(site, files).await?;
         let at = |option: &str, path: &Path| PathBuf::from(format!("{option}={}", path.display()));
-        // With --force, munged accepts a path that it considers insecure. This is safe: only this user can write to the
-        // lab's directories.
+        // With --force, munged accepts a path that it considers insecure. This is safe because only this user can write
+        // to the lab's directories.
         let munge = [
             at("--socket", &hosts.socket()),
             at("--key-file", &hosts.key()),

@@ -28,7 +28,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UC under loss: messages arrive complete and in order", hint, lossy_messages(pair)).await
 }
 
-/// Returns attributes with a short timeout, to speed up retransmission.
+/// Returns attributes with a short timeout, which speeds up retransmission.
 fn impatient() -> Attributes {
     // The timeout is 4.2 ms. Seven retries are enough for the expected losses.
     Attributes { timeout: 10, retry: 7, ..Attributes::default() }

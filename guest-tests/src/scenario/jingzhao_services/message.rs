@@ -29,7 +29,7 @@ impl Buffers {
         Ok(Self { direction, source, sink, seed: 0 })
     }
 
-    /// Fills the source buffer with new content for a message of `len` bytes and resets the destination buffer.
+    /// Fills the source buffer with new content for a `len`-byte message and resets the destination buffer.
     pub(super) async fn prepare(&mut self, pair: &mut Pair, len: u32) -> Result<()> {
         self.seed += 1;
         let (sender, receiver) = pair.towards(self.direction);
@@ -40,7 +40,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Returns the gather list for a message of `len` bytes.
+    /// Returns the gather list for a `len`-byte message.
     pub(super) fn gather(&self, len: u32) -> Data {
         Data::Sges(if len == 0 { Vec::new() } else { vec![self.source.sge(GUARD, len)] })
     }
@@ -87,7 +87,7 @@ impl Buffers {
         expect_stream(receiver, part, "memory outside the message").await
     }
 
-    /// Checks that no byte of a message of `len` bytes has arrived.
+    /// Checks that no byte of a `len`-byte message has arrived.
     pub(super) async fn expect_nothing(&self, pair: &mut Pair, len: u32) -> Result<()> {
         self.expect_untouched(pair, 0, u64::from(len) + 2 * GUARD).await
     }

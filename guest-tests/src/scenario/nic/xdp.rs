@@ -82,7 +82,7 @@ pub(super) async fn prepare(b: &mut Station) -> Result<()> {
 impl Program {
     /// Runs the program in guest `b` and checks that it handles all datagrams from guest `a`.
     pub(super) async fn counts(&self, a: &mut Station, b: &mut Station) -> Result<()> {
-        // Guest `a` needs a permanent neighbour entry: the XDP program may prevent replies to ARP requests.
+        // Guest `a` needs a permanent neighbour entry because the XDP program may prevent replies to ARP requests.
         let (device, address) = (a.device.clone(), b.address(0).ipv4);
         let neighbour = format!("{address} lladdr {} dev {device}", mac_text(b.id));
         a.sh(&format!("ip neighbour replace {neighbour} nud permanent")).await?;

@@ -69,7 +69,7 @@ pub(super) async fn into_guest(
     target: &Target,
     to: &Path,
 ) -> Result<()> {
-    // Resolve the path: one such as `.` has no last component.
+    // Resolve the path, since one such as `.` has no last component.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
     // If the logs are in the directory itself, everything is copied.
     let excluded = excluded.and_then(|path| path.canonicalize().ok()).filter(|path| *path != from);

@@ -148,7 +148,7 @@ mod tests {
         archive.into_inner().unwrap()
     }
 
-    /// Unpacks `file` with a limit of 1 MiB. Checks that nothing was written and returns the error.
+    /// Unpacks `file` with a 1 MiB limit. Checks that nothing was written and returns the error.
     fn error(archive: impl Read) -> String {
         let root = tempfile::tempdir().unwrap();
         let error = format!("{:#}", unpack(archive, "file", &root.path().join("to"), MIB).unwrap_err());

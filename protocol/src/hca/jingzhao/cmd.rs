@@ -74,7 +74,7 @@ impl Modifiers {
     }
 }
 
-/// Inbox that a command reads.
+/// Inbox read by a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inbox {
     /// No inbox. in_param is an immediate value or unused.

@@ -41,7 +41,7 @@ pub enum CqeQueue {
 pub enum Outcome {
     /// The work request succeeded.
     Success {
-        /// Opcode of the send WQE, or BTH opcode of the last packet of a received message (J-39).
+        /// Opcode of the send WQE, or BTH opcode of a received message's last packet (J-39).
         opcode: u8,
         /// QP number of the peer.
         remote_qpn: Qpn,

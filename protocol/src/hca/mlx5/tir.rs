@@ -30,7 +30,7 @@ codes! {
 }
 
 layout! {
-    /// Packet fields that a hash covers.
+    /// Packet fields covered by a hash.
     pub struct HashFields[4] big_endian {
         /// Whether the addresses are IPv6 addresses rather than IPv4 addresses.
         @0x00[31]  ipv6: bool,

@@ -302,7 +302,7 @@ mod tests {
         PendingCommand { in_param: 0x1_2345_6000, in_modifier, out_param: 0, token: 0xffff, command }
     }
 
-    /// Example from section 13.3: the command words of QUERY_FW and of the first NOP.
+    /// Example from section 13.3: the command words of QUERY_FW and the first NOP.
     #[test]
     fn decodes_published_command_words() {
         let query_fw = CommandWord::from_bits(u32::from_be_bytes([0x00, 0x80, 0x00, 0x04]));

@@ -275,7 +275,7 @@ impl Producer {
         // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);
         let waiting = self.head.wrapping_sub(tail);
-        // Also reject a tail that moves backwards: it would increase the number of unread bytes.
+        // Also reject a tail that moves backwards, since it would increase the number of unread bytes.
         if waiting > self.head.wrapping_sub(self.tail) {
             return Err(RingError::Tail(waiting));
         }

@@ -91,7 +91,7 @@ impl Mapping {
     /// discarded.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
-        // Relaxed ordering suffices: the handler ran on this thread.
+        // Relaxed ordering suffices because the handler ran on this thread.
         self.slot.losses.load(Ordering::Relaxed) != 0
     }
 }
@@ -147,7 +147,7 @@ impl Slot {
 
     fn claim() -> Option<&'static Self> {
         let (index, slot) = SLOTS.iter().enumerate().find(|(_, slot)| {
-            // Load before the exchange: a load does not take the cache line away from other threads.
+            // Load before the exchange, since a load does not take the cache line away from other threads.
             slot.start.load(Ordering::Relaxed) == Self::FREE
                 && slot
                     .start

@@ -174,7 +174,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
     }
 
     /// Finds the entry that contains byte `linear` of a list whose entries have their own lengths. The search continues
-    /// from the latest known position before that byte.
+    /// from the latest known position before `linear`.
     fn search(
         &mut self,
         level: usize,

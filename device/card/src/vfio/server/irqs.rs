@@ -14,7 +14,7 @@ use super::session::Errno;
 use crate::vfio::msix::Interrupts;
 
 /// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other interrupt types. An eventfd
-/// for device errors is accepted and closed: the device never reports such errors.
+/// for device errors is accepted and closed, as the device never reports such errors.
 pub(super) fn set(
     set: &IrqSet,
     booleans: &[u8],

@@ -271,7 +271,7 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
 }
 
 /// Binds the socket with file mode `mode` by setting the umask, since a sandboxed process cannot change modes. The
-/// umask applies to all threads, but it can only remove permissions: private files that other threads create in the
+/// umask applies to all threads, but it can only remove permissions, so private files that other threads create in the
 /// meantime stay private.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());

@@ -7,7 +7,7 @@ use protocol::hca::e810::rdma::index::PbleIndex;
 use super::*;
 use crate::testing::{PBLE_SEGMENT, segment};
 
-/// Returns the address of the page that a PBLE refers to.
+/// Returns the address of the page referred to by a PBLE.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {
     let (device, memory) = driver.bus.hca.frontend_and_memory();
     device.state.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)

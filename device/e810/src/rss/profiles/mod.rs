@@ -94,7 +94,7 @@ impl Profiles {
     fn set_vsi_groups(&mut self, section: &[u8]) {
         let Some((first, groups)) = entries::<2>(section) else { return };
         for (vsi, group) in (first..=u16::MAX).zip(groups) {
-            // VSI numbers have ten bits; higher bits are ignored. An entry with a larger number sets the group of
+            // VSI numbers are ten bits wide; higher bits are ignored. An entry with a larger number sets the group of
             // another VSI, which is harmless because all VSIs belong to the same driver.
             match u16::from_le_bytes(*group) {
                 0 => drop(self.vsi_groups.remove(&VsiNumber::new(vsi))),

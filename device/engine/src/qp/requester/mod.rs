@@ -15,7 +15,7 @@
 //! - the cursor: the next packet to send. A retry (go-back-N) moves it back to `unacked`.
 //! - `high`: one past the newest PSN ever sent. Responses with this PSN or a later one are ghosts and are dropped.
 //!
-//! Packets are not buffered: a retransmission gathers the payload from guest memory again.
+//! Packets are not buffered, so a retransmission gathers the payload from guest memory again.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.2 to 9.7.5 and 9.9.2; JingZhao interface, sections 6.7, 10.6 and 11.3.

@@ -78,7 +78,7 @@ struct Chunk {
 
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    /// Page count of each fragment of a new chunk. If memory is fragmented, a chunk has more than one fragment.
+    /// Page count of each fragment in a new chunk. If memory is fragmented, a chunk has more than one fragment.
     fragments: Vec<u64>,
     chunks: BTreeMap<(u32, u64), Chunk>,
     free_block: u64,

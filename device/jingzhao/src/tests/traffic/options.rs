@@ -105,7 +105,7 @@ fn honour_c_suppresses_unsignalled_completions() {
     }
 }
 
-/// Returns the timer code in the RNR NAK that a QP without posted receives sends, and the code that QUERY_QP returns.
+/// Returns the timer code in the RNR NAK sent by a QP without posted receives, and the code returned by QUERY_QP.
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());

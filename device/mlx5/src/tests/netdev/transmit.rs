@@ -1,4 +1,4 @@
-//! Frames that an SQ sends (mlx5 interface, sections 16.1 and 16.5).
+//! Frames sent by an SQ (mlx5 interface, sections 16.1 and 16.5).
 
 use card::frontend::testing::pattern;
 use card::nic::receive::{self, ChecksumStatus};

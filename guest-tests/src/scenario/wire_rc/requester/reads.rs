@@ -58,7 +58,7 @@ fn post_read(link: &mut Link<'_>) -> Result<()> {
     expect_read(link, 0)
 }
 
-/// Expects a READ request for the data of response `n` and of all later responses.
+/// Expects a READ request for the data of response `n` and all later responses.
 fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let packet = link.expect("RC_RDMA_READ_REQUEST", n)?;
     let done = n * u32::try_from(link.mtu)?;

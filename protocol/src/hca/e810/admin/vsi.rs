@@ -129,7 +129,7 @@ layout! {
 }
 
 layout! {
-    /// Restrictions on the frames that a VSI sends.
+    /// Restrictions on the frames sent by a VSI.
     pub struct SecuritySection[2] {
         /// Whether context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,

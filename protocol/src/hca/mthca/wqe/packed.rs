@@ -139,7 +139,7 @@ mod tests {
         0x80, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
     ];
 
-    /// A datagram to QP1 at LID 2, with a packet length of 72 words.
+    /// A datagram to QP1 at LID 2 whose packet length is 72 words.
     #[test]
     fn parses_datagram_to_qp1() {
         let lrh = [0x00, 0x32, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];

@@ -111,7 +111,7 @@ pub(super) fn next_data<'a>(rest: &mut Segments<'a>) -> Result<Data<'a>, WqeErro
     Ok(Data::Inline(bytes))
 }
 
-/// A data segment or the contents of an inline segment.
+/// A data segment or an inline segment's content.
 pub(super) enum Data<'a> {
     Region(DataSegment),
     Inline(&'a [u8]),

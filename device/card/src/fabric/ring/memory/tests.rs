@@ -166,7 +166,7 @@ proptest! {
     }
 }
 
-/// Two threads sleep whenever they can. Only wake-ups notify them of frames and of free space. If one is lost, a read
+/// Two threads sleep whenever they can. Only wake-ups notify them of frames and free space. If one is lost, a read
 /// times out.
 #[test]
 fn no_wakeup_is_lost() {

@@ -1,4 +1,4 @@
-//! Compares the results of accesses with those of a model that has no caches.
+//! Compares access results with those of a model that has no caches.
 
 use proptest::prelude::*;
 
