@@ -53,7 +53,7 @@ pub(crate) struct Node {
     /// Name of the device's thread.
     thread: String,
     log_cq: u8,
-    /// CPU time that the driver has used so far.
+    /// CPU time used by the driver so far.
     driver: Duration,
 }
 

@@ -15,7 +15,7 @@ use super::linux_source::Source;
 use super::python;
 use crate::arch::Arch;
 
-/// Paths in the Linux sources that the tests need.
+/// Paths in the Linux sources needed by the tests.
 const FOLDERS: &[&str] = &[
     "Documentation/netlink",
     "tools/net/ynl",
@@ -33,7 +33,7 @@ const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
 struct Helper {
     /// Path below [`TESTS`], without the suffix. A program that the kernel's sources do not contain is skipped.
     path: &'static str,
-    /// Netlink families that the program uses. Code for them is generated from the families' specifications.
+    /// Netlink families used by the program. Code for them is generated from the families' specifications.
     families: &'static [&'static str],
 }
 

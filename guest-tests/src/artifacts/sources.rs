@@ -33,7 +33,7 @@ const RELEASES: [&str; 12] = [
 /// Options of an entry that affect how the archive is verified. They also apply to the suites that the lab requests.
 const KEPT_OPTIONS: [&str; 3] = ["signed-by", "trusted", "check-valid-until"];
 
-/// A Debian archive that this machine uses.
+/// A Debian archive used by this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Archive {
     uris: String,

@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
 
-/// The standard MTU of Ethernet.
+/// Ethernet's standard MTU in bytes.
 const ORDINARY: u16 = 1500;
 /// An MTU that leaves room for a path MTU of 4096 in a VXLAN.
 const JUMBO: u16 = 4300;

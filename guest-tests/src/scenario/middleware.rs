@@ -47,7 +47,7 @@ pub(super) struct Pair {
     pub(super) b: Station,
     /// Name of the RDMA device in both guests.
     pub(super) device: &'static str,
-    /// UCX settings that the card needs, as `NAME=VALUE`.
+    /// UCX settings needed by the card, as `NAME=VALUE`.
     pub(super) settings: &'static [&'static str],
 }
 

@@ -3,7 +3,7 @@
 use protocol::net::layers::{Addresses, Ip, Transport};
 use protocol::net::toeplitz::{self, Key};
 
-/// A 16-bit packet word that the hash can cover. Offsets are in bytes from the source address.
+/// A 16-bit packet word that can be hashed. Offsets are in bytes from the source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Word of the source or destination address in an IPv4 header.

@@ -21,7 +21,7 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64) {
     }
 }
 
-/// Function state that the checks use.
+/// Function state used by the checks.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) options: &'a Options,

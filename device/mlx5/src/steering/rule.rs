@@ -70,7 +70,7 @@ impl Parts {
         })
     }
 
-    /// Returns the objects that the lists refer to.
+    /// Returns the objects referred to by the lists.
     pub fn references(&self) -> Used {
         let destinations = self.destinations.iter().filter_map(FlowDestination::destination);
         let destinations = destinations.map(|destination| match destination {
@@ -219,7 +219,7 @@ impl Rule {
         })
     }
 
-    /// Returns the TIRs that the rule uses. References to tables and counters are counted in `Steering` instead.
+    /// Returns the TIRs used by the rule. References to tables and counters are counted in `Steering` instead.
     pub fn uses(&self) -> Used {
         self.tirs().map(|tirn| Object::Tir(tirn.get())).collect()
     }

@@ -13,7 +13,7 @@ use crate::error::bad_step;
 use crate::guest::pci::Msix;
 use crate::wire::{DeviceSelector, Mask};
 
-/// The regions that the agent uses.
+/// The regions used by the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bar {
     Zero,
@@ -33,7 +33,7 @@ pub(crate) enum Doorbell {
 pub(crate) enum Device {
     /// A function accessed through the guest kernel's vfio-pci driver.
     Kernel(kernel::Function),
-    /// A function that a vfio-user server provides over a Unix socket.
+    /// A function provided by a vfio-user server over a Unix socket.
     #[cfg(feature = "vfio-user")]
     Socket(socket::Function),
 }

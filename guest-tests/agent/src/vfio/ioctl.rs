@@ -1,4 +1,4 @@
-//! The vfio ioctls that the agent uses, with the argument layouts and request numbers of `linux/vfio.h`.
+//! The vfio ioctls used by the agent, with the argument layouts and request numbers of `linux/vfio.h`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -129,9 +129,9 @@ pub(super) struct WorkQueue {
     pub(super) cqn: u32,
 }
 
-/// Returns the QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs to
-/// move from RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The destination is QP FFFFFFh
-/// at the default peer.
+/// Returns the QPC (4.3) as the public driver sends it with every command. It contains everything needed to move a QP
+/// from RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The destination is QP FFFFFFh at
+/// the default peer.
 pub(super) fn qpc(service: u8, sq: WorkQueue, rq: WorkQueue) -> Mailbox {
     let mailbox = Mailbox::new(0xc0)
         .byte(0x09, service)

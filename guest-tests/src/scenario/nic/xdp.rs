@@ -74,7 +74,7 @@ pub(super) const SOCKETS: &[Socket] = &[
     },
 ];
 
-/// Mounts the file systems that the programs need.
+/// Mounts the file systems needed by the programs.
 pub(super) async fn prepare(b: &mut Station) -> Result<()> {
     b.sh("mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf").await.map(drop)
 }

@@ -89,7 +89,7 @@ impl Field for CqFlags {
     }
 }
 
-/// CQC fields that the device uses. The other fields stay in ICM as the driver wrote them.
+/// CQC fields used by the device. The other fields stay in ICM as the driver wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
     /// Status and arm state.

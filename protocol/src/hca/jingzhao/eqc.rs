@@ -50,7 +50,7 @@ impl Field for EqFlags {
     }
 }
 
-/// EQC fields that the device uses.
+/// EQC fields used by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Eqc {

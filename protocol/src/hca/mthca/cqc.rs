@@ -11,7 +11,7 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 
-/// CQC fields that the device uses. A new CQ is not armed.
+/// CQC fields used by the device. A new CQ is not armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
     /// Virtual address of the first entry, in the buffer's region.

@@ -20,7 +20,7 @@ pub enum Interrupt {
     Pin,
 }
 
-/// EQC fields that the device uses. An EQ is armed when it is created.
+/// EQC fields used by the device. An EQ is armed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
     /// Virtual address of the first entry, within the buffer's region.

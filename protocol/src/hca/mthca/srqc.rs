@@ -11,7 +11,7 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn, Srqn};
 
-/// SRQC fields that the device uses.
+/// SRQC fields used by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Srqc {
     /// Log2 of the number of slots.

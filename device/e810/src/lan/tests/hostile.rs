@@ -10,7 +10,7 @@ use super::*;
 /// End of the hostile driver's address range. The rest belongs to the bystander, a well-behaved driver.
 const HOSTILE: u64 = MEMORY / 2;
 
-/// Queue number that the bystander uses for both its transmit queue and its receive queue.
+/// Queue number used by the bystander for both its transmit queue and its receive queue.
 const BYSTANDER: u16 = QUEUES - 1;
 
 const BYSTANDER_TRANSMIT: u64 = HOSTILE + 0x1000;

@@ -6,7 +6,7 @@ use crate::Instant;
 
 /// Rate of an unlimited flow, in bytes per second (25 Gbit/s). The first notification reduces the rate from this value,
 /// and a flow that reaches it again is no longer limited. On a slower link, a few more notifications (one per 50 us)
-/// are needed to reduce the rate to that of the link.
+/// are needed to reduce the rate to the link's.
 const LINE_RATE: u64 = 3_125_000_000;
 
 /// Minimum rate in bytes per second (100 Mbit/s), regardless of how many notifications the peer sends.

@@ -27,7 +27,7 @@ pub struct PackedHeaders {
     pub imm: Option<Imm>,
 }
 
-/// The GRH fields that the device uses. The source GID always belongs to the port.
+/// The GRH fields used by the device. The source GID always belongs to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct PackedGrh {
