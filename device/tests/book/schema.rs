@@ -1,4 +1,4 @@
-//! Reads the parts of a schemars JSON Schema needed by the pages.
+//! Reads the parts of a schemars JSON Schema that the pages need.
 
 use schemars::Schema;
 use serde_json::Value;

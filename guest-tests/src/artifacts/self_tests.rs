@@ -15,7 +15,7 @@ use super::linux_source::Source;
 use super::python;
 use crate::arch::Arch;
 
-/// Paths in the Linux sources needed by the tests.
+/// Linux source paths needed by the tests.
 const FOLDERS: &[&str] = &[
     "Documentation/netlink",
     "tools/net/ynl",
