@@ -187,9 +187,9 @@ mod tests {
             if cut < 70 {
                 bytes.truncate(bytes.len().saturating_sub(cut));
             }
-            let field = if left_out { Offload::Icrc } else { Offload::None };
-            if let Some(found) = RoceFrame::parse_in_flow(&flow(), &bytes, field) {
-                prop_assert_eq!(Ok(found), RoceFrame::parse_with(&bytes, field));
+            let offload = if left_out { Offload::Icrc } else { Offload::None };
+            if let Some(found) = RoceFrame::parse_in_flow(&flow(), &bytes, offload) {
+                prop_assert_eq!(Ok(found), RoceFrame::parse_with(&bytes, offload));
             }
         }
     }

@@ -361,8 +361,8 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric and may lack its
-    /// ICRC.
+    /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric and may need an
+    /// offload.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let accepted = self.accepted_own.as_ref();
         if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, offload)) {

@@ -9,6 +9,7 @@ use protocol::roce::{Bth, Encap, Ext, FrameWriter, Kind, Mtu, Offload, Opcode, O
 use super::attr::{Flush, QpAttrs, Service, State};
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
+use crate::segment::packets_in_frame;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, NakKind,
@@ -142,11 +143,17 @@ impl Core {
         self.attrs.mtu.bytes()
     }
 
-    /// Returns whether frames to the connected peer may carry several packets. Frames to a MAC address that the port has
-    /// to resolve may not, since they can wait for it in wire format.
-    pub(crate) fn may_offload_segmentation<H>(&self, ctx: &Ctx<'_, H>) -> bool {
+    /// Returns the maximum number of packets in a frame to the connected peer that begins with packet `index` of its
+    /// message. Frames to a MAC address that the port has to resolve carry one packet, since they can wait for it in
+    /// wire format.
+    pub(crate) fn packets_in_frame<H>(&self, ctx: &Ctx<'_, H>, index: u32) -> u32 {
         let dst_mac = self.attrs.path.dst_mac;
-        ctx.offloads == TxOffloads::Segmentation && dst_mac != MacAddr::default() && !dst_mac.is_multicast()
+        let is_resolved = dst_mac != MacAddr::default() && !dst_mac.is_multicast();
+        if ctx.offloads == TxOffloads::Segmentation && is_resolved {
+            packets_in_frame(self.mtu(), index)
+        } else {
+            1
+        }
     }
 }
 

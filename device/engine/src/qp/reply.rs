@@ -23,7 +23,7 @@ use protocol::roce::{Aeth, Ext, NakCode, Opcode, Operation, Position, Reth, Synd
 use super::requester::credits::credit_code;
 use super::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
 use crate::pooled_slots::shrink_if_empty;
-use crate::segment::{packet_count, packets_in_frame, payload_len};
+use crate::segment::{packet_count, payload_len};
 use crate::{Access, AsyncEvent, DropReason, Dropped, Host, Initiator, limits};
 
 #[derive(Debug)]
@@ -237,8 +237,7 @@ impl Replies {
     ) -> Result<Step, FatalError> {
         let Some(Reply::Read(read)) = self.queue.front_mut() else { return Ok(Step::Idle) };
         let index = read.next;
-        let more = if core.may_offload_segmentation(ctx) { packets_in_frame(core.mtu(), index) } else { 1 };
-        let packets = index..read.packets.min(index + more);
+        let packets = index..read.packets.min(index + core.packets_in_frame(ctx, index));
         let last = packets.end == read.packets;
         let position = Position::of(index == read.begin, last);
         let ext = match position {

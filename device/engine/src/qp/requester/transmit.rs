@@ -12,7 +12,7 @@ use super::{Request, Requester, StallReason};
 use crate::gather::gather;
 use crate::qp::attr::State;
 use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
-use crate::segment::{packets_in_frame, segment};
+use crate::segment::segment;
 use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
 /// The part of a READ requested by one request packet.
@@ -289,16 +289,13 @@ impl Requester {
         request: &Request,
         in_flight: u32,
     ) -> u32 {
-        if !core.may_offload_segmentation(ctx) {
-            return 1;
-        }
         // Beyond the credits, the packet that consumes a receive request is a probe, and must be sent alone.
         let end = match recv_packet_index(request).filter(|_| self.credits.beyond(request.recv_seq) > 0) {
             Some(probe) if probe == self.next => probe + 1,
             Some(probe) if probe > self.next => probe,
             _ => request.packets,
         };
-        packets_in_frame(core.mtu(), self.next)
+        core.packets_in_frame(ctx, self.next)
             .min(end - self.next)
             .min(self.window().saturating_sub(in_flight).max(1))
     }

@@ -10,7 +10,7 @@ use protocol::roce::{Deth, Ext};
 use crate::gather::gather;
 use crate::qp::attr::{Service, State};
 use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step};
-use crate::segment::{Segment, packet_count, packets_in_frame, segment};
+use crate::segment::{Segment, packet_count, segment};
 use crate::{
     Fetch, Host, Queue, ReadyHeader, SendDone, SendOp, SendRequest, Status, Success, UdDestination,
     WaitReason, limits,
@@ -124,9 +124,8 @@ impl Sender {
     ) -> Result<Step, FatalError> {
         let Some(current) = &mut self.current else { return Ok(Step::Idle) };
         let wr_id = current.wr.wr_id;
-        let more =
-            if core.may_offload_segmentation(ctx) { packets_in_frame(core.mtu(), current.next) } else { 1 };
-        let packets = current.next..current.packets.min(current.next + more);
+        let end = current.next + core.packets_in_frame(ctx, current.next);
+        let packets = current.next..current.packets.min(end);
         let Some(segment) = segment(&current.wr.op, current.len, core.mtu(), packets.clone()) else {
             self.current = None;
             return Err(fail(core, ctx, wr_id, Status::LocalQpOperation));
