@@ -180,7 +180,7 @@ impl RemoteAddress {
 
 /// Appends an inline segment, zero-padded to a multiple of 16 bytes.
 pub(super) fn emit_inline<O: ByteOrder>(bytes: &[u8], wqe: &mut Vec<u8>) {
-    // The fallback is never used: data of that length does not fit in a WQE.
+    // The fallback is never used, since data longer than `u32::MAX` bytes does not fit in a WQE.
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     wqe.extend_from_slice(U32::<O>::new(len | INLINE).as_bytes());
     wqe.extend_from_slice(bytes);

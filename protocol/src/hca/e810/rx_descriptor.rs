@@ -14,7 +14,7 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Byte offset of the status. The device writes the first status byte last: it hands the descriptor to the driver.
+/// Byte offset of the status. The device writes the first status byte last, which hands the descriptor to the driver.
 pub const STATUS_OFFSET: usize = 8;
 
 /// Write-back layout, selected by the queue's QRXFLXP_CNTXT register.

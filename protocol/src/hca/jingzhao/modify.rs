@@ -8,8 +8,8 @@
 //! - Later transitions copy every accepted attribute whose mask bit is set, even if its value is zero.
 //! - A required attribute is copied if its value is nonzero, even if its mask bit is clear.
 //! - Some fields, mainly those for queues and keys, do not belong to any attribute of the service type. They are copied
-//!   if nonzero until the part of the QP that uses them starts to run: up to RTR2RTS for send queue fields, and up to
-//!   INIT2RTR for all others.
+//!   if nonzero, but only until the part of the QP that uses them starts to run: up to RTR2RTS for send queue fields,
+//!   and up to INIT2RTR for all others.
 //! - PSNs are copied by the commands that initialise them: the receive PSN up to INIT2RTR, and the send PSN up to
 //!   RTR2RTS.
 //!
@@ -53,8 +53,8 @@ impl StoredQpc {
             _ => self.image.service(),
         };
         let unsupported = CmdError::param("service type", mailbox.service.into());
-        // A QP in RESET can have an invalid service type. Assuming RC is safe: the transitions allowed in RESET do not
-        // depend on the service type.
+        // A QP in RESET can have an invalid service type. Assuming RC is safe because the transitions allowed in RESET
+        // do not depend on the service type.
         let checked = service.unwrap_or(ServiceType::Rc);
         transition.check(self.image.state(), checked)?;
         let mut next = *self;
@@ -86,7 +86,7 @@ impl StoredQpc {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Applies a command other than RST2INIT: copies the fields that it changes from `mailbox`.
+    /// Applies a command other than RST2INIT by copying from `mailbox` the fields that the command changes.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -116,8 +116,8 @@ impl StoredQpc {
         }
     }
 
-    /// Sets defaults for retry parameters that the driver has not set by RTR2RTS. The defaults use the public driver's
-    /// encoding; only this driver leaves the parameters unset.
+    /// Sets defaults for retry parameters that the driver has not set by RTR2RTS. The defaults use the encoding of the
+    /// public driver, the only driver that leaves the parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
         let unset = |attribute, value: u8| value == 0 && !named.contains(attribute);

@@ -315,7 +315,7 @@ impl Qpc {
 
     /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The specification puts the count in the
     /// low three bits of the byte, but the public driver uses the high three bits. If any of the low five bits is set,
-    /// the device uses the low three bits (J-14).
+    /// the device uses the low three bits. Otherwise, it uses the high three bits (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
@@ -401,7 +401,7 @@ describe!(Qpc {
     wqe_counters as Hex,
 });
 
-/// Decodes an IPv4 address. Returns `None` if the field is 0: the address is unset.
+/// Decodes an IPv4 address. Returns `None` if the field is 0, which means that the address is unset.
 fn ip_address(field: u32) -> Option<Ipv4Addr> {
     (field != 0).then(|| Ipv4Addr::from_bits(field))
 }

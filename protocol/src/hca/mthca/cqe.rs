@@ -86,7 +86,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// Returns the CQE in wire format, with the owner bit cleared: the driver owns it.
+    /// Returns the CQE in wire format, with the owner bit cleared so that the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const SEND_ERROR: u8 = 0xff;
         const RECV_ERROR: u8 = 0xfe;

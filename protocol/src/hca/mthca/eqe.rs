@@ -128,7 +128,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the EQE in wire format, with the owner bit cleared: the driver owns it.
+    /// Returns the EQE in wire format, with the owner bit cleared so that the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const ACTIVE: u8 = 4;
         const DOWN: u8 = 1;
