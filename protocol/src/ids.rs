@@ -159,7 +159,7 @@ id! {
     pub struct Qkey(u32, mask u32::MAX, "qkey");
 }
 id! {
-    /// Partition key: bit 15 is set for full membership, bits 14:0 are the partition number.
+    /// Partition key: bit 15 is set for full membership, and bits 14:0 are the partition number.
     pub struct Pkey(u16, mask u16::MAX, "pkey");
 }
 id! {

@@ -104,9 +104,9 @@ impl CommandWord {
 pub enum CommandState {
     /// No command has been started since reset.
     Fresh,
-    /// The command that the word started is executing.
+    /// The command started by this word is executing.
     Executing(CommandWord),
-    /// The command that the word started has completed with the given status.
+    /// The command started by this word has completed with the given status.
     Finished(CommandWord, CmdStatus),
 }
 

@@ -1,4 +1,4 @@
-//! Register blocks of 32-bit words and accesses of any width to them.
+//! Finds registers in blocks of 32-bit words, and splits guest accesses into words.
 
 /// A block of adjacent registers, as a tuple of offset, length in bytes, and first register.
 pub type Block<R> = (u32, u32, R);

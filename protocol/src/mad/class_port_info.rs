@@ -14,7 +14,7 @@ attribute! {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;
         class_version: u8 = 8, 8;
-        /// Capability mask. Bits 7:0 are common to all classes, bits 15:8 are class-specific.
+        /// Capability mask. Bits 7:0 are common to all classes; bits 15:8 are class-specific.
         capabilities: u16 = 16, 16;
         /// Second capability mask, 27 bits. All of its bits are class-specific.
         capabilities2: u32 = 32, 27;

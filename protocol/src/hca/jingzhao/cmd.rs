@@ -134,8 +134,8 @@ const QPC: usize = 0xc0;
 const ICM_TABLES: Modifiers = Modifiers::OneOf(&[1, 2]);
 const QP_TEARDOWN: Modifiers = Modifiers::OneOf(&[0, 2, 3]);
 
-/// Command table of section 2, in the order of [`Op`]. MAD_IFC has the form that the hardware implements (section
-/// 3.14). The drivers also define a form that carries a MAD, but never issue it.
+/// Command table of section 2, in the order of [`Op`]. The row for MAD_IFC describes the form that the hardware
+/// implements (section 3.14). The drivers also define a form that carries a MAD, but never use it.
 pub static COMMANDS: [CommandSpec; 30] = [
     early(outbox(0x40, row(Op::QueryDevLim, 0x003, "QUERY_DEV_LIM"))),
     early(outbox(0x20, row(Op::QueryAdapter, 0x006, "QUERY_ADAPTER"))),
@@ -266,7 +266,7 @@ impl Command {
         Ok(Self { op, op_modifier, in_modifier, in_param, out_param, inbox_len, outbox_len: spec.outbox_len })
     }
 
-    /// Returns the QP number in in_modifier. Only its low bits are the table index: drivers use the higher bits as a
+    /// Returns the QP number in in_modifier. Only its low bits are the table index; drivers use the higher bits as a
     /// generation counter.
     ///
     /// # Errors

@@ -94,7 +94,7 @@ layout! {
         @0x00[25]     page_requests_disabled: bool,
         /// Log2 of the maximum number of entries in an SRQ.
         @0x10[31:24]  log_max_srq_entries: u8,
-        /// Log2 of the maximum size of a QP's work queues: in 64-byte blocks for the send queue, in entries for the
+        /// Log2 of the maximum size of a QP's work queues, in 64-byte blocks for the send queue and in entries for the
         /// receive queue.
         @0x10[23:16]  log_max_qp_blocks: u8,
         @0x10[4:0]    log_max_qps: u8,
@@ -113,7 +113,7 @@ layout! {
         @0x1c[8]      repeated_key: bool,
         /// Whether the device reports the dump-fill key.
         @0x1c[7]      dump_fill_key: bool,
-        /// Whether the driver may stop the device with a fast teardown while objects exist.
+        /// Whether the driver may stop the device with fast teardown while objects exist.
         @0x1c[4]      fast_teardown: bool,
         @0x1c[3:0]    log_max_eqs: u8,
         /// Maximum nesting depth of memory keys that refer to other keys.
@@ -308,10 +308,10 @@ impl GeneralCaps {
             log_max_cq_entries: 16,
             log_max_cqs: 16,
             log_max_eq_entries: 22,
-            // The driver of Linux 6.12 creates about 6,100 keys when it loads (section 20, M-17).
+            // The Linux 6.12 driver creates about 6,100 keys when it loads (section 20, M-17).
             log_max_mkeys: 18,
             repeated_key: true,
-            // The driver uses the fast teardown at power-off. Otherwise, Linux 6.12 destroys its 6,100 keys one by one.
+            // The driver uses fast teardown at power-off. Without it, Linux 6.12 destroys its 6,100 keys one by one.
             fast_teardown: true,
             log_max_eqs: 6,
             max_indirection: 4,

@@ -17,7 +17,8 @@ pub const BLUE_FLAME_LEN: u64 = 0x100;
 /// A doorbell register in a UAR page. Other offsets read as 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 20h: arms a CQ. Drivers write 8 bytes in one access or in two halves. The value is true for the second half.
+    /// 20h: arms a CQ. Drivers write 8 bytes in one access or in two halves. The `bool` is true for a write to the
+    /// second half.
     ArmCq(bool),
     /// 40h, 4 bytes: reports the consumer index of an EQ and arms the EQ.
     ArmEq,

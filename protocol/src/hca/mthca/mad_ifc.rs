@@ -12,6 +12,6 @@ pub const MAD_LEN: usize = 256;
 pub struct MadIfc;
 
 impl MadIfc {
-    /// Length in bytes of the outbox, and of the inbox part that the device reads.
+    /// Length in bytes of the outbox, and of the part of the inbox that the device reads.
     pub const LEN: usize = MAD_LEN;
 }

@@ -43,7 +43,7 @@ impl Srqc {
     /// Parses the inbox of SW2HW_SRQ. `max_log_slots` is the log2 of the maximum number of slots.
     ///
     /// # Errors
-    /// EXCEED_LIM if the SRQ has more slots than that.
+    /// EXCEED_LIM if the SRQ has more slots than `max_log_slots` permits.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let log_slots = raw.head.log_slots();
