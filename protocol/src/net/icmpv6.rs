@@ -28,8 +28,8 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Hop limit of valid neighbour discovery messages. A lower hop limit shows that a router has forwarded the message;
-/// receivers discard it (RFC 4861, section 7.1).
+/// Hop limit of valid neighbour discovery messages. A lower hop limit shows that a router has forwarded the message.
+/// Receivers discard such messages (RFC 4861, section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
 /// A parsed ICMPv6 message.
@@ -57,7 +57,7 @@ pub struct Solicitation {
 /// Neighbour advertisement (RFC 4861, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
-    /// Address whose link-layer address the message reports.
+    /// IPv6 address of the target.
     pub target: Ipv6Addr,
     /// Link-layer address of the target.
     pub target_mac: Option<MacAddr>,
@@ -102,7 +102,7 @@ impl<'a> Icmpv6<'a> {
                 }
                 if kind == SOLICITATION {
                     let source_mac = mac_option(options, SOURCE_MAC)?;
-                    // RFC 4861, section 7.1.1: duplicate address detection must not include a source address option.
+                    // RFC 4861, section 7.1.1: a solicitation from the unspecified address must not have this option.
                     if ip.src.is_unspecified() && source_mac.is_some() {
                         return invalid("source address option of an unspecified source", SOURCE_MAC);
                     }

@@ -23,8 +23,8 @@ pub const TCP: u8 = 6;
 pub const SCTP: u8 = 132;
 
 /// Maximum number of IPv6 extension headers to parse, which bounds the time spent on an untrusted frame. Ordinary
-/// frames stay below the limit: the header order recommended by RFC 8200, section 4.1, has at most seven extension
-/// headers. The transport of a frame above it is [`Transport::Other`].
+/// frames stay below the limit, since the header order recommended by RFC 8200, section 4.1, has at most seven
+/// extension headers. If a frame exceeds the limit, its transport is [`Transport::Other`].
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.

@@ -8,8 +8,7 @@ use crate::net::checksum::Checksum;
 use crate::net::ipv4::{Fragmentation, RawIpv4};
 use crate::net::udp::RawUdp;
 
-/// Number of 64-bit words to compare. They cover the headers and the first bytes of the BTH; the mask clears the
-/// latter.
+/// Number of 64-bit words to compare. They cover the headers and the first bytes of the BTH, which the mask clears.
 const WORDS: usize = size_of::<RawHeaders>().div_ceil(8);
 const COMPARED: usize = WORDS * 8;
 
@@ -84,7 +83,7 @@ impl FlowHeaders {
 }
 
 /// Returns the checksum of the IPv4 header fields that vary within a flow, including the header checksum. All other
-/// fields are constant: a header is valid if and only if its value equals that of a valid header.
+/// fields are constant, so a header is valid if and only if this checksum equals that of a header known to be valid.
 fn differing_sum(ip: &RawIpv4) -> u16 {
     let fields = [ip.total_len, ip.id, ip.checksum];
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()

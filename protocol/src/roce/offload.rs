@@ -50,8 +50,9 @@ impl Mtu {
     }
 }
 
-/// Work that a frame's sender has left to the code that moves the frame off-host. Between HCAs that share memory, it is
-/// done only for captures, recordings, impairments and NICs.
+/// Work that a frame's sender has left to the code that moves the frame off-host. Between HCAs that share memory, the
+/// work is usually skipped. Exceptions include frames that are captured, recorded, impaired, multicast or passed to a
+/// NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
     /// None: the frame is in wire format.
