@@ -18,7 +18,7 @@ struct Interface {
     /// document's name.
     folder: &'static str,
     sections: BTreeSet<String>,
-    /// Prefix of the numbered decisions or traps, and the existing numbers with their prefix.
+    /// Prefix of the labels of decisions or traps, such as "J-", and all existing labels, such as "J-11".
     marks: (&'static str, BTreeSet<String>),
     /// Sections without a "Decides:" line.
     undecided: Vec<String>,

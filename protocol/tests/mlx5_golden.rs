@@ -1,5 +1,5 @@
-//! Tests with the traces in `data/mlx5`: commands and queue entries from a Linux 7.3.4 guest with an InfiniBand
-//! port.
+//! Tests with the traces in `data/mlx5`: commands and queue entries from Linux 7.3.4 guests with an InfiniBand or
+//! Ethernet port.
 //!
 //! A command consists of a heading and the words of its input and output. The heading contains its name, the lengths,
 //! and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means n zero bytes.
@@ -36,7 +36,7 @@ use protocol::hca::mlx5::vport::{QueriedVport, QueriedVportPkey};
 use protocol::hca::mlx5::wqe::{self, DataItem, Operation, RecvWqe, SendWqe, Translation};
 use protocol::ids::{Lid, MkeyIndex, Qpn, UserIndex};
 
-/// The traces, in recording order.
+/// Traces from a guest with an InfiniBand port, in recording order.
 const TRACES: [&str; 6] = [
     include_str!("data/mlx5/ib-1-core-probe.txt"),
     include_str!("data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -568,8 +568,8 @@ fn every_traced_cqe_is_emitted_unchanged() {
                 let entry: &[u8; cqe::LEN] = record.bytes.as_slice().try_into().unwrap();
                 let (cqe, owner) = Cqe::parse(entry).unwrap();
                 assert_eq!(cqe.emit(owner), *entry);
-                // The driver resized CQ 48h from 128 to 512 entries before it wrapped around; the owner bits are the
-                // same as without the resize.
+                // The driver resized CQ 48h from 128 to 512 entries before the CQ wrapped around, so the owner bits are
+                // the same as without the resize.
                 let index = u32::try_from(record.decimal("index")).unwrap();
                 assert_eq!(owner, cqe::owner(index, log_entries[&record.hex("cqn")]));
                 *opcodes.entry(cqe.opcode().name()).or_insert(0) += 1;
