@@ -210,7 +210,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Returns a description of a reason that can end a connection, or the name of any other reason.
+/// Describes a drop reason. Reasons that cannot end a connection are described only by their names.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",

@@ -47,12 +47,12 @@ pub enum Request {
     DeviceRemove { device: u16 },
     /// Applies a configuration: [`Response::Reloaded`].
     Reload {
-        /// Content of the configuration file.
+        /// Contents of the configuration file.
         text: String,
     },
     /// Lists the tables: [`Response::Tables`].
     Tables {},
-    /// Lists the rows of a table: [`Response::Page`], or [`Response::Text`].
+    /// Lists the rows of a table: [`Response::Page`] or [`Response::Text`].
     List {
         device: u16,
         table: String,
@@ -289,7 +289,7 @@ pub enum DeviceState {
     Running,
     /// The device failed and will restart after a delay.
     Restarting,
-    /// The device's thread does not respond.
+    /// The device's thread is not responding.
     NotAnswering,
 }
 
@@ -312,7 +312,7 @@ pub struct DeviceRow {
     pub restarts: u64,
     /// Reason for the latest failure.
     pub problem: Option<String>,
-    /// State of the link. Unknown while the device does not respond.
+    /// State of the link. Unknown while the device is not responding.
     pub port: Option<PortState>,
     /// Whether the guest driver has disabled the port. A disabled port is down regardless of the link. A device reset
     /// enables the port again.
@@ -322,7 +322,7 @@ pub struct DeviceRow {
     pub capture: Option<PathBuf>,
     /// File or ring that receives the trace, or "-" for standard error.
     pub trace: Option<PathBuf>,
-    /// File of the session recording.
+    /// File that receives the session recording.
     #[serde(default)]
     pub record: Option<PathBuf>,
 }

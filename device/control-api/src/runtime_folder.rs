@@ -42,8 +42,8 @@ pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
 
-/// Returns the default directory of the ring fabric. It is below [`own`]: a service cannot write to another service's
-/// directory.
+/// Returns the default directory of the ring fabric. It is below [`own`], because a service cannot write to another
+/// service's directory.
 pub fn ring() -> PathBuf {
     own().join("ring")
 }

@@ -31,7 +31,7 @@ pub struct Connection {
     files: VecDeque<(usize, Arc<OwnedFd>)>,
 }
 
-/// Why a client is disconnected.
+/// Why a client was disconnected.
 #[derive(Debug, Error)]
 pub enum ConnectionError {
     /// The client closed the socket.
@@ -51,7 +51,7 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// Whether messages are left because the budget or the space for replies was used up. If so, call
+    /// Whether unserved messages remain because the budget or the space for replies ran out. If so, call
     /// [`Connection::serve`] again once all replies have been sent, without waiting for the socket to become readable.
     pub more: bool,
 }
@@ -73,11 +73,11 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. Once the work that they have started is done, call
-    /// [`Connection::reply`] to send the replies.
+    /// Serves up to `budget` messages in order. Once the work they started has finished, call [`Connection::reply`] to
+    /// send the replies.
     ///
     /// # Errors
-    /// Fails if the client is disconnected or has violated the protocol.
+    /// Fails if the client has disconnected or has violated the protocol.
     pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, ConnectionError> {
         let mut messages = 0;
         let mut all_read = false;
@@ -116,7 +116,7 @@ impl Connection {
     /// Sends as many bytes of the replies as the socket accepts.
     ///
     /// # Errors
-    /// Fails if the client is disconnected.
+    /// Fails if the client has disconnected.
     pub fn reply(&mut self) -> Result<(), ConnectionError> {
         while self.sent < self.replies.len() {
             match self.send_some() {
@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// Sends the bytes before the next reply that has a descriptor. If that reply is the first unsent one, sends it
-    /// together with its descriptor: a client expects to read both at once.
+    /// together with its descriptor, because a client expects to read both at once.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

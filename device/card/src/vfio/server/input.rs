@@ -27,7 +27,7 @@ pub enum ProtocolError {
     /// The message carries more descriptors than negotiated.
     #[error("the message carries more than {MAX_FDS} file descriptors")]
     Descriptors,
-    /// The message is a reply or of an unknown type.
+    /// The message is a reply or has an unknown type.
     #[error("invalid message flags {flags:#x}: the message is not a command")]
     NotACommand { flags: u32 },
     /// The first command was not VERSION, or VERSION was rejected.
@@ -38,7 +38,7 @@ pub enum ProtocolError {
 /// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Bytes were read. `all` is true if the socket is probably empty.
+    /// Bytes were read. `all` is true if the read probably emptied the socket.
     Some {
         all: bool,
     },
@@ -118,8 +118,8 @@ impl Input {
         });
         let arrived: Vec<OwnedFd> = rights.flatten().collect();
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            // Linux sets MSG_CTRUNC both for descriptors beyond the buffer and for those that exceed the process
-            // limit.
+            // Linux sets MSG_CTRUNC both if the descriptors do not fit in the buffer and if they would exceed the
+            // process limit.
             if arrived.len() >= MAX_FDS {
                 return Err(ProtocolError::Descriptors.into());
             }

@@ -20,14 +20,14 @@ use thiserror::Error;
 
 use crate::log_line;
 
-/// Maximum number of clients that wait to be accepted.
+/// Maximum number of clients waiting to be accepted.
 const BACKLOG: i32 = 128;
 
 /// How long to wait for directory locks, in total, within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly.
 /// A lock that is held longer is ignored, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Period that [`LOCK_TIMEOUT`] applies to. Start-up takes less time, even with many devices.
+/// Period after which the full [`LOCK_TIMEOUT`] is available again. Start-up takes less time, even with many devices.
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to lock a directory.
@@ -184,7 +184,7 @@ impl Source {
             .filter(|metadata| metadata.file_type().is_socket())
             .ok_or(wrong("is not an open socket"))?;
         // SAFETY: the descriptor is open, as just checked. It was inherited for this use, and no other code uses its
-        // number. The number is from the command line, and this code runs once, before another descriptor could get
+        // number. The number comes from the command line, and this code runs once, before another descriptor could get
         // the same number.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_directory_delays_only_first_sockets() {
+    fn locked_directory_delays_only_first_few_sockets() {
         let folder = tempfile::tempdir().unwrap();
         let holder = File::open(folder.path()).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();

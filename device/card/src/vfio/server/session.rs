@@ -207,8 +207,8 @@ struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns this server's limits for the capabilities that the client sent. A server must not add capabilities to
-    /// those.
+    /// Returns this server's limits for the capabilities that the client sent. A server must not return any other
+    /// capabilities.
     fn accept(&self) -> Self {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
@@ -263,7 +263,7 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
 }
 
 /// Describes a region and returns its file if the client may map it. If any region can be mapped, QEMU does not post
-/// writes, which would not be ordered with stores to the mapping.
+/// writes, because posted writes would not be ordered with stores to the mapping.
 ///
 /// If only part of the region can be mapped, a capability describes that part. If the client's buffer is too small for
 /// the capability, the reply contains the required length and does not permit mapping. The client must then repeat the

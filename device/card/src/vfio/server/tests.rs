@@ -540,7 +540,7 @@ fn each_range_gets_its_own_descriptor() {
 }
 
 #[test]
-fn late_descriptor_belongs_to_its_message() {
+fn descriptor_may_arrive_mid_message() {
     let mut bench = Bench::new();
     let file = memfd(0x1000);
     let bytes = message(9, 2, 0, &dma_map(3, 0, 0, 0x1000));
