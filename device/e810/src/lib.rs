@@ -3,8 +3,8 @@
 //! [`E810`] decodes accesses to BAR0. A write to the tail of the admin send queue executes commands ([`admin`]).
 //! Commands act on the device's `state`, most of which is defined in [`function`]. Interrupts are delivered to the
 //! guest by [`vectors`]. `traffic` moves frames between the wire and the queues (`lan`). The switch (`switch`, `vsi`)
-//! selects the VSIs that receive a frame, and receive side scaling (`rss`) the queue within a VSI. The RDMA half
-//! (`rdma`) has its own registers and control queue.
+//! selects the VSIs that receive a frame, and receive side scaling (`rss`) selects the queue within a VSI. The RDMA
+//! half (`rdma`) has its own registers and control queue.
 //!
 //! # Spec
 //! E810 interface; each file cites its sections. Section 16 defines the numbers that start with "E-".

@@ -53,8 +53,8 @@ pub const MAX_LAYER_ELEMENTS: u16 = 512;
 pub const MAX_COMMAND_ELEMENTS: u16 = 64;
 /// Maximum number of rate profiles per kind and layer, including profile 0, which always exists.
 pub const MAX_RATE_PROFILES: u16 = 64;
-/// Maximum number of RDMA queue sets: one per scheduler leaf. The limit on leaves does not cap the number of sets,
-/// because a set remains when its leaf is deleted together with an ancestor.
+/// Maximum number of RDMA queue sets, equal to the maximum number of scheduler leaves. The sets need a limit of their
+/// own, because a set remains when its leaf is deleted together with an ancestor.
 pub const MAX_RDMA_SETS: usize = 512;
 /// Maximum number of entries in the function's RSS lookup table. Drivers accept no other maximum.
 pub const RSS_FUNCTION_ENTRIES: u16 = 2048;

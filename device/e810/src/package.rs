@@ -1,6 +1,6 @@
-//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only the name, the version
-//! and the packet type groups of the package; drivers program RSS in terms of them. On silicon, the package configures
-//! the parser, but here the parser is fixed.
+//! The dynamic device personalization (DDP) package loaded by the driver. The device keeps only the package's name, its
+//! version, and its packet type groups, which drivers use to program RSS. On silicon, the package configures the
+//! parser, but here the parser is fixed.
 //!
 //! A loaded package survives function resets but not device resets.
 //!

@@ -87,8 +87,8 @@ fn mac_rule(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up the NIC with the MAC address `own`, from any device state. Responses to commands are not checked:
-    /// guest memory may be unmapped. Only the VSI number is read from a response.
+    /// Brings up the NIC with the MAC address `own`, from any device state. Responses to commands are not checked,
+    /// because guest memory may be unmapped. Only the VSI number is read from a response.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -181,8 +181,8 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns the receive queue context: the location and length of the ring, buffers of [`STRIDE`] bytes, and a maximum
-/// frame length, 9728 bytes.
+/// Returns the receive queue context: the location and length of the ring, a buffer size of [`STRIDE`] bytes, and a
+/// maximum frame length of 9728 bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
         | u128::from(LAN_ENTRIES) << 89

@@ -16,8 +16,8 @@ use crate::state::State;
 /// Lock timeout in milliseconds, as reported to drivers. With only one driver, locks never need to expire.
 const GRANTED_MS: u32 = 3000;
 
-/// Firmware and API version. If the API version is 1.5.2 or later, drivers require flash modules that this device's
-/// flash image does not contain.
+/// Firmware and API version. The API version must stay below 1.5.2. From that version on, drivers require flash modules
+/// that this device's flash image does not contain.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,
@@ -74,7 +74,7 @@ fn parse_lock(command: &Command) -> Result<ResourceLock, AdminError> {
     }
 }
 
-/// Reads flash. Section 5.3: a read past the end must fail with EINVAL; `ice` discovers the flash size this way.
+/// Reads flash (section 5.3). A read past the end must fail with EINVAL, because `ice` finds the flash size this way.
 pub(super) fn read_nvm(state: &State, command: &mut Command) -> Result<(), AdminError> {
     let read = command.parameters(ReadNvm::parse);
     if read.module != 0 {

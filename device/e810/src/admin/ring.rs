@@ -143,9 +143,9 @@ impl Ring {
         self.length.entries
     }
 
-    /// Fetches the descriptor at the head. Returns it with its address, or `None` if the ring is empty or stopped. A
-    /// ring that is not in mapped memory, or whose head or tail is out of range, stops and gets the "critical error"
-    /// bit set in its length register.
+    /// Fetches the descriptor at the head. Returns it with its address, or `None` if the ring is empty or stopped. If
+    /// the ring is not in mapped memory, or its head or tail is out of range, the ring stops and the "critical error"
+    /// bit in its length register is set.
     pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
         if !self.length.enable || self.length.critical || self.head == self.tail {
             return None;

@@ -1,7 +1,7 @@
 //! Translates transmit descriptors into offload requests.
 //!
-//! Drivers write the pseudo-header sum, which excludes the length for TSO, to the checksum field. The device ignores it
-//! and computes the whole checksum, with the same result.
+//! Drivers write the pseudo-header sum to the checksum field. For TSO, this sum excludes the length. The device ignores
+//! the field and computes the whole checksum, with the same result.
 //!
 //! # Spec
 //! E810 interface, section 8.2.

@@ -87,8 +87,8 @@ impl ReceiveQueue {
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Returns the violation in a queue context, if any (strict mode). Data buffers may have length 0, as for the flow
-    /// director's VSI, which has a queue that receives nothing.
+    /// Returns the violation in a queue context, if any (strict mode). Data buffers may have length 0, because the flow
+    /// director's VSI has a queue that receives nothing.
     pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
@@ -228,7 +228,7 @@ impl ReceiveQueue {
             write(memory, &parts, at, filled, buffers.data)?;
             at += filled;
             let write_back = RxWriteBack {
-                // `filled` is below 2^14: the buffer size field is seven bits wide, in units of 128 bytes.
+                // `filled` is below 2^14, because the buffer size field is seven bits wide, in units of 128 bytes.
                 len: u16::try_from(filled).unwrap_or_default(),
                 header_len: header_len.and_then(|len| u16::try_from(len).ok()),
                 end_of_packet: index + 1 == count,

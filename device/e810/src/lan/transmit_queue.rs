@@ -34,7 +34,8 @@ const MIN_LEN: usize = 17;
 const MAX_BUFFERS: usize = 8;
 
 /// Maximum number of buffers per TSO frame, which limits the state that a queue keeps between calls. Linux needs fewer
-/// buffers: a TSO frame has at most 45 fragments and 128 KiB, and only fragments of 16 KiB or more are split.
+/// buffers: a TSO frame has at most 45 fragments, is at most 128 KiB long, and only fragments of 16 KiB or more are
+/// split.
 const MAX_TSO_BUFFERS: usize = 256;
 
 /// Maximum number of descriptors to prefetch from the ring at a time.
@@ -301,7 +302,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the frame's descriptors with the RS bit as done and returns their number.
+    /// Marks the frame's descriptors that have the RS bit set as done, and returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

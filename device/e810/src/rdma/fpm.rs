@@ -17,7 +17,7 @@ use super::hmc::{Hmc, Pbles};
 use crate::limits::{Limits, MAX_CEQS, MAX_TIMERS};
 
 /// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten segments. The
-/// others are spare: drivers commit more objects of some kinds than the device offers.
+/// remaining segments are spare, because drivers commit more objects of some kinds than the device offers.
 const OTHER_SEGMENTS: u16 = 63;
 /// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
@@ -28,7 +28,7 @@ const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }
 
-/// Returns the limit for a free list. Its block size is 1; 0 is invalid.
+/// Returns the limit for a free list. The block size is 1, the smallest valid value.
 const fn list(max: u32) -> BlockLimit {
     BlockLimit { max, block: 1 }
 }

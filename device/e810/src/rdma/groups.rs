@@ -48,9 +48,9 @@ impl Groups {
     /// Returns the members that receive datagrams to `address` in `vlan`. `vlan` is `None` for untagged
     /// datagrams.
     ///
-    /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives it from the
-    /// first four bytes of the group's IP address and also sends to it. RFC 2464, section 7, uses the last four bytes
-    /// instead, so the MAC address derived by that rule is accepted too.
+    /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives this address
+    /// from the first four bytes of the group's IP address, and also sends to it. RFC 2464, section 7, uses the last
+    /// four bytes instead, so the MAC address derived by that rule is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -76,8 +76,8 @@ impl Groups {
         })
     }
 
-    /// Executes "Create multicast group". If an earlier modify operation has stored data that includes all of this
-    /// command's members, they are used instead.
+    /// Executes "Create multicast group". If an earlier modify operation has stored a group that includes all of this
+    /// command's members, that group is used instead.
     ///
     /// # Errors
     /// Fails if the index is out of range, or the member list is not in mapped memory.
@@ -93,7 +93,7 @@ impl Groups {
     /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation after
     /// releasing the lock. If two members join concurrently, the modify operation can precede the create operation; if
     /// they leave concurrently, it can follow the destroy operation. For this reason, modifying a group that does not
-    /// exist succeeds, and takes effect when the group is created.
+    /// exist succeeds, and the modification takes effect when the group is created.
     ///
     /// # Errors
     /// Fails if the index is out of range, or the member list is not in mapped memory.

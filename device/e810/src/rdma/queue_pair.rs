@@ -39,7 +39,8 @@ const MAX_RETRIES: u8 = 7;
 
 /// RNR timer sent in NAKs: 0.64 ms at first, quadrupled with each further NAK, up to 164 ms. The QP context has no
 /// field for the timer. The first timer is short, since the device is not notified of posted receives. Later timers are
-/// long, for applications that rely on long timers: rdma_cm connections use 655 ms and few RNR retries.
+/// longer, because applications that use few RNR retries rely on long timers. rdma_cm connections, for example, use a
+/// timer of 655 ms.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
@@ -117,8 +118,8 @@ impl QueuePair {
         let from = self.state;
         let to = match to {
             QpState::Same => from,
-            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message, so the QP only enters the
-            // error state.
+            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message, so the QP simply enters
+            // the error state.
             QpState::Terminate => QpState::Error,
             to => to,
         };
@@ -377,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retries_last_two_to_five_seconds() {
+    fn retries_take_between_two_and_five_seconds() {
         for retries in 0..=MAX_RETRIES {
             let timeout = ack_timeout(retries);
             let silence: Duration = (0..=retries).map(|retry| timeout.after(retry)).sum();

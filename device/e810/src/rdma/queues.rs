@@ -82,7 +82,7 @@ impl Queues {
     }
 }
 
-/// Handles a send doorbell. Unknown QPs are ignored: any process may write to the doorbell page.
+/// Handles a send doorbell. Unknown QPs are ignored, because any process may write to the doorbell page.
 pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
         return cx.monitor.ignored(NO_QP, Some(qpn), format_args!("wqealloc"), |_| {});
@@ -194,7 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // Start the WQEs posted before RTS, since software does not ring the doorbell for them again.
+        // Execute the WQEs posted before RTS, since software does not ring the doorbell for them again.
         host::notify_send(rdma, cx, command.qpn);
     }
     Ok(Done::Plain)
@@ -215,12 +215,12 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Do not poll privileged QPs for later WQEs, which the kernel completes itself. It also discards a QP's CQEs before
-    // it destroys the QP, and the device must not write another one in between.
+    // Do not poll privileged QPs for later WQEs, which the kernel completes itself. The kernel also discards a QP's
+    // CQEs before it destroys the QP, and the device must not write another one in between.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
-    // The major code is at least 1; software treats a CQE with major code 0 as success.
+    // The major code must be at least 1, because software treats a CQE with major code 0 as success.
     let codes = |major: u16, minor| {
         if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
     };
@@ -320,8 +320,8 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // The driver does not issue an operation for a neighbour that does not fit in the table. Report the full table
-        // as soon as its last entry is used.
+        // The driver does not issue an operation for a neighbour that does not fit in the table, so report that the
+        // table is full as soon as its last entry is used.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

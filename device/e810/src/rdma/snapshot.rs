@@ -13,7 +13,7 @@ use super::queue_pair::{PathContext, QueuePair};
 use crate::limits::MAX_CEQS;
 use crate::vectors::{RouteRegister, Vectors};
 
-/// QPN that is reported as the GSI QP.
+/// QPN of the QP that is reported as the GSI QP.
 const GSI: u32 = 1;
 
 /// Row number of the asynchronous event queue, after all CEQs.
@@ -25,7 +25,7 @@ pub(in super::super) struct View<'a> {
     pub(in super::super) rdma: &'a Rdma,
     /// Interrupt vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
-    /// Access to the engine and the port's addresses, and the index of the first row.
+    /// The engine, the port's addresses, and the index of the first row.
     pub(in super::super) cx: TableContext<'a>,
 }
 
@@ -83,7 +83,7 @@ impl View<'_> {
             send_cqn: qp.context.send_cqn.get(),
             recv_cqn: qp.context.recv_cqn.get(),
             send_slots: qp.send.quanta(),
-            // A doorbell does not carry the number of posted requests, so it is unknown.
+            // The number of posted requests is unknown, because doorbells do not carry it.
             send_waiting: 0,
             recv_slots: qp.receive.slots(),
             remote_rights: remote_rights(remote),

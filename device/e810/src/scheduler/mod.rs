@@ -119,8 +119,8 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": lists the remaining elements of the default branch. Returns the number of bytes
-    /// written.
+    /// Executes "Get default topology": lists the elements of the default branch that still exist. Returns the number
+    /// of bytes written.
     ///
     /// # Errors
     /// EINVAL for a short buffer.

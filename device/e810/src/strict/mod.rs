@@ -1,7 +1,7 @@
 //! Strict mode: detects driver violations that the device tolerates.
 //!
-//! Strict mode never changes behaviour. Violations that stop a queue are reported through the interface
-//! itself (malicious driver detection).
+//! Strict mode never changes behaviour. Violations that stop a LAN queue are reported by malicious driver detection
+//! instead.
 //!
 //! # Spec
 //! E810 interface; [`rules`] cites the sections.

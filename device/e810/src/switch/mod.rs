@@ -120,9 +120,8 @@ impl Switch {
         Ok((count, 0))
     }
 
-    /// Executes "add switch rules", "update switch rules" or "remove switch rules". The buffer contains
-    /// `count` rules, back to back. Fills in the index of each added lookup rule, and the status of the first
-    /// rejected rule.
+    /// Executes "Add switch rules", "Update switch rules" or "Remove switch rules". The buffer contains `count` rules,
+    /// back to back. Fills in the index of each added lookup rule, and the status of the first rejected rule.
     ///
     /// # Errors
     /// EINVAL for an invalid rule; ENOENT for a rule that references an unknown object; EEXIST for a
@@ -268,8 +267,8 @@ impl Switch {
         }
     }
 
-    /// Removes a freed VSI from all lists. Rules that reference it are deactivated but stay in place until the driver
-    /// removes them. Otherwise, they would apply to the next VSI with the same number.
+    /// Removes a freed VSI from all lists. Rules that reference it would apply to the next VSI with the same number, so
+    /// they are deactivated. They stay in place until the driver removes them.
     pub(super) fn remove_vsi(&mut self, vsi: VsiNumber) {
         for list in self.vsi_lists.values_mut().chain(self.prune_lists.values_mut()) {
             list.remove(vsi);

@@ -73,8 +73,8 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// Parses the key from a lookup rule and its Ethernet header. The header is a template for matching
-    /// frames.
+    /// Parses the key from a lookup rule and its Ethernet header. The header contains the values that frames are
+    /// compared with.
     pub(super) fn parse(
         direction: Direction,
         lookup: &Lookup,

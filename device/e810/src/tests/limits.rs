@@ -249,7 +249,7 @@ fn rdma_queue_set_limit_is_enforced() {
     let mut driver = started();
     let parents = fill_layer(&mut driver, &[6], 7);
     let parents = fill_layer(&mut driver, &parents, 8);
-    // The leaf of the default branch counts towards its layer's limit until the driver deletes it, as Linux does.
+    // Like Linux, delete the leaf of the default branch, which counts towards its layer's limit.
     let leaf = [&Group { parent: Teid::new(8), count: 1 }.emit()[..], &9_u32.to_le_bytes()].concat();
     driver.succeed(&list(Opcode::DeleteElements, 1, &leaf));
     for (parent, first) in parents.iter().zip((0..).step_by(SIBLINGS.into())) {

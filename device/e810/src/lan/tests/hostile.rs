@@ -132,7 +132,7 @@ impl Hostile {
                 self.bench.lan.remove_transmit(queue);
             }
             2..=4 => {
-                // Write 64 descriptors to the queue's ring or to address 0 if the queue is disabled.
+                // Write 64 descriptors to the queue's ring, or to address 0 if the queue is disabled.
                 let at = self.bench.lan.queues().find(|row| row.queue == queue).map(|row| row.ring);
                 let valid_frame = self.flip(2);
                 for index in 0..64 {

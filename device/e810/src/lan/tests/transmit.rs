@@ -68,8 +68,9 @@ impl Ring {
         place
     }
 
-    /// Writes the descriptors for a frame, with buffers of at most `size` bytes. The last descriptor has the bits of
-    /// `command` plus EOP, and the others have them without EOP and RS. Returns the address of the last descriptor.
+    /// Writes the descriptors for a frame, with buffers of at most `size` bytes. Every descriptor gets the bits of
+    /// `command`, but EOP is set only on the last one, and RS is cleared on all others. Returns the address of the last
+    /// descriptor.
     fn frame(&mut self, bench: &Bench, frame: &[u8], size: usize, command: u64, rest: u64) -> u64 {
         let count = frame.len().div_ceil(size);
         let mut place = 0;

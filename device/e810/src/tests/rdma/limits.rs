@@ -234,7 +234,7 @@ fn ninth_group_member_is_ignored() {
     assert_eq!(rows[0].members, (8..16).collect::<Vec<u32>>());
 }
 
-/// Each queue set needs a node, so the 1,023 queue set handles are never exhausted.
+/// Each queue set needs one of the 512 nodes, so the 1,023 queue set handles are never exhausted.
 #[test]
 fn scheduler_node_limit_is_enforced() {
     const NODES: u16 = 512;
