@@ -78,16 +78,16 @@ pub enum QpError {
 ///
 /// | after | poll |
 /// |---|---|
-/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; the round need not end yet |
-/// | [`poll_transmit`] that returned a frame | `poll_event` until `None` before the frame is sent; `poll_transmit` again |
+/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; further inputs may follow before the round ends |
+/// | [`poll_transmit`] that returned a frame | `poll_event` until `None`; then send the frame and call `poll_transmit` again |
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
 /// The owner drives the engine in rounds and ends each round by calling `poll_transmit` until it returns `None`. To be
 /// fair to other devices, the owner can stop early and begin the next round immediately. Events come before frames,
 /// because a peer must not receive an ACK for data whose arrival local software cannot see yet. Poll events after every
-/// input: flushing and deadline handling pause when many events are queued, but nothing limits the number of events
-/// that packets produce. `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
+/// input, because nothing limits the number of events that packets produce. Only flushing and deadline handling pause
+/// when many events are queued. `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
 /// [`notify_send`]: Self::notify_send

@@ -144,8 +144,8 @@ impl Core {
     }
 
     /// Returns the maximum number of packets in a frame to the connected peer that begins with packet `index` of its
-    /// message. Frames to a MAC address that the port has to resolve carry one packet, since they can wait for it in
-    /// wire format.
+    /// message. Frames whose destination MAC address the port has to resolve carry one packet, because the port may
+    /// have to hold them in wire format until the address is known.
     pub(crate) fn packets_in_frame<H>(&self, ctx: &Ctx<'_, H>, index: u32) -> u32 {
         let dst_mac = self.attrs.path.dst_mac;
         let is_resolved = dst_mac != MacAddr::default() && !dst_mac.is_multicast();
@@ -262,7 +262,7 @@ impl<H: Host> Ctx<'_, H> {
     }
 
     /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own, and returns their
-    /// number. Of the payload, only the length matters.
+    /// number. Only the length of the payload matters.
     fn count_segments(&mut self, headers: &Headers<'_>, payload: &[u8], mtu: Mtu) -> u32 {
         let Headers { encap, bth, srqn, ext } = *headers;
         let packet = Packet { bth: *bth, srqn, ext: *ext, payload };

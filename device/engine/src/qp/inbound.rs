@@ -127,8 +127,8 @@ impl Inbound {
     }
 
     /// Executes a SEND or WRITE packet permitted by the opcode sequence, or `packets` consecutive ones whose total
-    /// payload is that of `packet`. Returns whether the packet ended its message. If it did, any receive request that
-    /// the message consumed has been completed.
+    /// payload is in `packet`. Returns whether the message has ended. If it has, any receive request that the message
+    /// consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,
@@ -146,7 +146,7 @@ impl Inbound {
         };
         let ends = operation.position().ends();
         if ends {
-            // Invalidate the key first: it must be invalid by the time software can read the completion.
+            // Invalidate the key first, because it must be invalid by the time software can read the completion.
             if let Ext::Invalidate(rkey) = packet.ext {
                 ctx.host.remote_invalidate(on.initiator, rkey).map_err(RequestError::Invalidate)?;
             }

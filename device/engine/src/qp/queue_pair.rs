@@ -19,7 +19,8 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
-    /// RC uses both machines. An XRC initiator uses only the requester, and an XRC target uses only the responder.
+    /// RC uses both the requester and the responder, an XRC initiator only the requester, and an XRC target only the
+    /// responder.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }
@@ -403,7 +404,7 @@ impl Qp {
             return Step::Frame(self.notify(ctx, out));
         }
         if self.pace.is_some() && ctx.offloads == TxOffloads::Segmentation {
-            // The longest pause grows with the length of a frame.
+            // Send single packets, because a longer frame would lengthen the pause that follows it.
             ctx.offloads = TxOffloads::Icrc;
         }
         let paused = self.is_paused();

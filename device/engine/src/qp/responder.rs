@@ -141,8 +141,8 @@ impl Responder {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet with a request opcode, or `packets` consecutive ones whose payload is that of `packet`. Several
-    /// packets must have the expected PSN. Returns whether the request was executed.
+    /// Handles a packet with a request opcode, or `packets` consecutive ones whose total payload is in `packet`. If
+    /// there are several, the first must have the expected PSN. Returns whether the request was executed.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         core: &Core,
@@ -204,7 +204,7 @@ impl Responder {
                 Ok(false)
             }
             Err(ExecuteError::Overflow) => {
-                // No response: the requester times out and retries.
+                // Send no response. The requester times out and retries.
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::ReplyOverflow));
                 Ok(false)
             }

@@ -1,5 +1,5 @@
-//! Determines why a requester does not send, by making the same decisions as [`transmit`](super::transmit) without
-//! sending.
+//! Determines why a requester is not sending, by making the same decisions as [`transmit`](super::transmit) without
+//! sending anything.
 
 use super::rnr::RnrState;
 use super::{Requester, StallReason, rnr_limit};
@@ -9,7 +9,7 @@ use crate::qp::{Core, ahead};
 use crate::{Instant, SendOp, Unanswered, WaitReason};
 
 impl Requester {
-    /// Returns why [`Requester::transmit`] does not produce a frame, or [`WaitReason::Turn`] if it would produce one.
+    /// Returns why [`Requester::transmit`] would not produce a frame, or [`WaitReason::Turn`] if it would.
     pub(crate) fn wait_reason(&self, core: &Core, pooled: PooledSlots, now: Instant) -> WaitReason {
         let refusals = self.rnr_retries;
         let most = rnr_limit(core);
@@ -65,7 +65,7 @@ impl Requester {
         if self.is_drained() { WaitReason::Drained } else { WaitReason::Draining }
     }
 
-    /// Returns the state of unacknowledged packets, if there are any.
+    /// Returns the state of the unacknowledged packets, if there are any.
     pub(crate) fn unanswered(&self, core: &Core, now: Instant) -> Option<Unanswered> {
         let packets = ahead(self.high, self.unacked);
         (packets > 0).then(|| Unanswered {

@@ -68,7 +68,7 @@ impl Receiver {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet received on a connected QP (UC), or `packets` consecutive ones whose total payload is that of
+    /// Handles a packet received on a connected QP (UC), or `packets` consecutive ones whose total payload is in
     /// `packet`. Returns whether they were accepted.
     pub(crate) fn handle_connected<H: Host>(
         &mut self,
