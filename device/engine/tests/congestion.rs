@@ -117,7 +117,7 @@ fn flow_receives_one_cnp_per_interval() {
         deliver_marked(&mut pair, B, &frame);
         for frame in pair.frames(B) {
             sent += usize::from(describe(&frame) == "Cnp");
-            // Deliver only the ACKs: CNPs would slow the flow down too much for this test.
+            // Deliver only the ACKs, because CNPs would slow the flow down too much for this test.
             if describe(&frame) != "Cnp" {
                 pair.deliver(A, &frame);
             }
@@ -218,7 +218,7 @@ fn cnp_slows_read_responses_but_not_acks() {
     assert_eq!(pair.frames(B).len(), 1);
 }
 
-/// The bound must hold even at the minimum rate, because the peer may choose an ACK timeout of 1 ms.
+/// Even at the minimum rate, two pauses must be shorter than 1 ms, because the peer may choose that as its ACK timeout.
 #[test]
 fn queued_reply_waits_at_most_two_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);

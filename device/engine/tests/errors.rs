@@ -411,8 +411,8 @@ fn own_address_check_drops_packets_to_other_addresses() {
     }
 }
 
-/// A connection can have a GRH in only one direction. The GRH is carried as an IPv6 header, and MAC addresses replace
-/// LIDs.
+/// A peer may send a GRH even if this end does not. Its packets then use IPv6 while the path uses IPv4, so the source
+/// is checked by MAC address.
 #[test]
 fn unexpected_grh_requires_source_mac_of_peer() {
     use protocol::ids::MacAddr;

@@ -185,7 +185,7 @@ fn rejects_window_bound_to_another_qp() {
     assert_eq!(pair.b.asyncs, [AsyncEvent::AccessError(AccessError::Qp)]);
 }
 
-/// IBTA volume 1, section 10.8.3.3: requests that follow a fast registration start after it, even without a fence.
+/// IBTA volume 1, section 10.8.3.3: requests that follow a fast registration start only after it, even without a fence.
 #[test]
 fn retransmission_does_not_repeat_fast_registration() {
     let mut pair = pair();
@@ -221,7 +221,7 @@ fn key_operations_complete_in_queue_order() {
     assert_eq!(pair.a.sends(), ok([1, 2, 3]));
 }
 
-/// A retransmission gathers data through the key again, so the key must stay valid until older requests are done.
+/// A retransmission gathers data through the key again, so the key must stay valid until older requests complete.
 #[test]
 fn invalidation_waits_for_older_requests() {
     let mut pair = pair();
@@ -297,7 +297,7 @@ fn invalidated_key_blocks_message_in_progress() {
     }
 }
 
-/// A duplicate READ checks the key again: it may have been invalidated since the READ was executed.
+/// The key is checked again for a duplicate READ, because it may have been invalidated in the meantime.
 #[test]
 fn duplicate_read_is_dropped_after_key_invalidation() {
     let mut pair = registered();

@@ -314,10 +314,10 @@ fn retried_read_does_not_extend_past_its_chunk() {
     assert_eq!(pair.bytes(A, 0x8000, 2048), pair.bytes(B, 0, 2048));
 }
 
-/// A retry rewinds the send cursor to before an executed NOP. A response to the READ after the NOP must still match
-/// that READ.
+/// A retry moves the send cursor back past an executed NOP. A response to the READ after the NOP must still match that
+/// READ.
 #[test]
-fn late_response_matches_read_behind_nop() {
+fn late_response_matches_read_after_nop() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, request(2, SendOp::Nop, &[]));

@@ -29,7 +29,7 @@ fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// The responder may drop the packets that follow the refused one too, so an RNR retry sends only a few.
+/// The responder may also drop the packets that follow the refused one, so an RNR retry sends only a few.
 #[test]
 fn rnr_retry_sends_at_most_eight_packets() {
     let mut pair = Pair::new();
@@ -137,7 +137,7 @@ fn repeated_rnr_naks_increase_timer() {
     );
 }
 
-/// Software is still writing a receive request. The host reports when it can be fetched.
+/// While software is still posting a receive request, the host reports when the request can be fetched.
 #[test]
 fn rnr_timer_covers_time_until_pending_receive_is_posted() {
     for (due_in_ms, code) in [(0, 12), (1, 14), (250, 30), (700, 0)] {

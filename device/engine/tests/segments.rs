@@ -5,10 +5,10 @@ use crate::common::*;
 use engine::*;
 use protocol::roce::*;
 
-/// A frame of the engine and the work left to do before it leaves the host.
+/// A frame from the engine and the offload work that is still to be done on it.
 type Sent = (Vec<u8>, Offload);
 
-/// Creates a pair whose engines may leave segmentation to others.
+/// Creates a pair with segmentation offload enabled on both engines.
 fn pair_with(tune: impl Fn(Node, &mut QpAttrs)) -> Pair {
     let mut pair = Pair::with(tune);
     pair.a.engine.set_offloads(TxOffloads::Segmentation);
@@ -80,7 +80,7 @@ fn frame_carries_up_to_32_kib() {
     assert_eq!(pair.bytes(B, 0, 40_000), pair.bytes(A, 0, 40_000));
 }
 
-/// Posts messages of every kind that can be divided.
+/// Posts messages of every kind that can be segmented.
 fn post_all(pair: &mut Pair) {
     (0..3).for_each(|wr_id| pair.post_recv(B, wr_id, 0x8000, 3000));
     pair.post(A, send(1, 3000));
@@ -92,7 +92,7 @@ fn post_all(pair: &mut Pair) {
     pair.post(A, send(6, 0));
 }
 
-/// The engines report, count and write the same with and without the offload.
+/// Events, counters and memory contents are the same with and without the offload.
 #[test]
 fn offload_changes_neither_results_nor_counters() {
     let [plain, divided] = [TxOffloads::None, TxOffloads::Segmentation].map(|offloads| {
@@ -153,7 +153,8 @@ fn refused_frame_is_sent_again() {
     assert_eq!(pair.a.engine.stats().recovery.retransmitted_packets, 4);
 }
 
-/// IBTA 9.7.7.2: beyond the credits, the only packet outstanding is the one that consumes a receive request.
+/// IBTA 9.7.7.2: beyond the credits, only one packet may be outstanding, as a probe. It is the packet that consumes a
+/// receive request.
 #[test]
 fn probe_for_credits_is_sent_alone() {
     let mut pair = pair();
@@ -167,7 +168,7 @@ fn probe_for_credits_is_sent_alone() {
     assert_eq!(pair.b.recvs(), ok([7, 8]));
 }
 
-/// Frames to a peer whose MAC is not known yet wait in wire format.
+/// A frame to a peer whose MAC is not resolved yet may have to wait in wire format, so it carries one packet.
 #[test]
 fn unresolved_peer_gets_one_packet_per_frame() {
     let mut pair = pair_with(|_, attrs| attrs.path.dst_mac = protocol::ids::MacAddr::default());
@@ -176,7 +177,7 @@ fn unresolved_peer_gets_one_packet_per_frame() {
 }
 
 #[test]
-fn packets_of_other_mtu_are_rejected() {
+fn packets_with_wrong_mtu_are_rejected() {
     let mut pair = pair();
     pair.post(A, write(1, 0, 1024));
     let frames = sent(&mut pair, A);
@@ -186,7 +187,7 @@ fn packets_of_other_mtu_are_rejected() {
 }
 
 #[test]
-fn window_limits_packets_of_frame() {
+fn window_limits_packets_per_frame() {
     let mut pair = Pair::with_window(16);
     pair.a.engine.set_offloads(TxOffloads::Segmentation);
     pair.post(A, write(1, 0, 40 * 256));
@@ -224,7 +225,7 @@ fn retransmitted_frame_ends_at_same_packet() {
     assert_eq!(pair.bytes(B, 0, 34_000), pair.bytes(A, 0, 34_000));
 }
 
-/// Packets that a QP does not accept are dropped and counted one by one, as if each had a frame of its own.
+/// Packets that a QP does not accept are dropped and counted one by one, as if each had arrived in its own frame.
 #[test]
 fn packets_from_other_source_are_dropped_individually() {
     let mut pair = pair();
@@ -240,7 +241,7 @@ fn packets_from_other_source_are_dropped_individually() {
     assert_eq!(stats.drops.of(DropReason::WrongSource), 4);
 }
 
-/// Congestion control limits the length of a pause, which grows with the length of a frame.
+/// The pause after a frame grows with the frame's length, so a congested connection sends single packets.
 #[test]
 fn congested_connection_sends_one_packet_per_frame() {
     let mut pair = pair();

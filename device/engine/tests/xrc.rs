@@ -319,7 +319,7 @@ fn srq_change_within_send_is_rejected() {
         post_recv(&mut pair, SECOND_SRQ, 2, 0x9000, 600);
         inject(&mut pair, B, O::SendFirst, at(0), Some(SRQ), Ext::None, &[1; 256]);
         inject(&mut pair, B, operation, at(1), Some(SECOND_SRQ), Ext::None, &vec![2; len]);
-        // The receive request that the message had consumed is flushed, with the first SRQ in its completion.
+        // The receive request that the message had consumed is flushed, and its completion names the first SRQ.
         assert_eq!(received(&mut pair), [(B.qpn(), Some(SRQ), 1, Err(Status::Flushed))]);
         assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
         assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn0", "B Acknowledge 0x101 InvalidRequest msn0"]);
