@@ -45,8 +45,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("vfio_messages", vfio::run),
 ];
 
-/// Each device interface's configuration key and fuzz target, and the number of bytes that its random inputs grow by
-/// from run to run.
+/// For each device interface: its configuration key, its fuzz target, and the number of bytes by which its random
+/// inputs grow per run.
 pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("jingzhao", jingzhao::run, 8),
     ("mthca", mthca::run, 8),
@@ -54,7 +54,7 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("connectx", mlx5::run, 8),
 ];
 
-/// Maximum number of operations in one run. With more operations, work requests linked into a cycle can make a run last
+/// Maximum number of operations in one run. With more operations, work requests linked into a cycle can make a run take
 /// seconds.
 const OPERATIONS: usize = 128;
 

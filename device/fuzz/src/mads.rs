@@ -1,8 +1,8 @@
 //! Fuzzes the MADs that the management agents receive from the guest (through MAD_IFC and queue pairs) and from the
 //! fabric.
 //!
-//! Two HCAs share a fabric. After every input, the port must answer requests from its own software, every exchange must
-//! end, and memory use must stay bounded.
+//! Two HCAs share a fabric. After every input, each port must answer requests from its own software, every exchange
+//! must end, and memory use must stay bounded.
 
 use card::identity::Identity;
 use card::management::{

@@ -1,6 +1,6 @@
 //! Fuzzes the replay of untrusted recordings, such as those attached to bug reports. A replay must always return and
-//! never panic. A recording contains the guest memory that the device reads, so it can also act as a guest that writes
-//! anything at any time.
+//! never panic. A recording supplies the guest memory that the device reads, so it can also emulate a guest that
+//! changes its memory at any time.
 
 use std::io::Cursor;
 

@@ -198,7 +198,7 @@ impl Bench {
     fn send(&mut self, command: u16, flags: u32, payload: &[u8], input: &mut Input<'_>) {
         let (kind, how) = (input.byte(), input.byte());
         let count = match how {
-            // The number of descriptors that the message requires.
+            // Send as many descriptors as the message requires.
             0..128 if command == DMA_MAP => usize::from(kind % 8 != 7),
             0..128 if command == SET_IRQS => payload.get(16).map_or(0, |count| usize::from(*count % 24)),
             0..224 => 0,
@@ -239,7 +239,7 @@ impl Bench {
         panic!("the work of an operation must complete");
     }
 
-    /// Like `settle`, but replies may remain pending: the last message may be incomplete.
+    /// Like `settle`, but replies may remain pending, because the last message may be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
@@ -277,8 +277,8 @@ impl Bench {
         drop(client);
         let Sources { reader, pipe, .. } = sources;
         drop(pipe);
-        // Wait until all copies of `pipe` are closed, since another thread may be starting a program, whose process
-        // holds copies until it calls exec.
+        // If another thread is starting a program, the child process holds a copy of `pipe` until it calls exec. Wait
+        // until all copies are closed.
         let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
         assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "all unexpected descriptors must be closed");
     }
