@@ -141,9 +141,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // It is enough to check the last new range that starts before the old range ends. If it ends too early to
-        // overlap, an earlier range can overlap only if it contains the last one, which the loop above has then already
-        // marked.
+        // It is enough to check the last new range that starts before the old range ends. If it ends before the old
+        // range starts, only an earlier new range that contains it can overlap the old one. In that case, the loop
+        // above has already marked the contained range.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

@@ -54,7 +54,7 @@ use super::send_queue::sge;
 /// this long.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
-/// How often to reread a slot whose list may be incomplete. The device cannot sleep here, but 64 reads take
+/// Number of times to reread a slot whose list may be incomplete. The device cannot sleep here, but 64 reads take
 /// microseconds, and software completes a list with only a few stores.
 const REREADS: u32 = 64;
 
@@ -143,8 +143,8 @@ impl RecvQueue {
         }
     }
 
-    /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to RTR:
-    /// receives posted earlier are complete.
+    /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to RTR,
+    /// because receives posted earlier are complete.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -210,7 +210,7 @@ impl RecvQueue {
             return false;
         }
         if let Some(mut copy) = self.slot_copy() {
-            // Ignore errors here: an unreadable queue is reported when a message needs a receive.
+            // Ignore errors here, because an unreadable queue is reported when a message needs a receive.
             let _ = self.inspect(now, mem, &mut copy, SETTLE_TIME);
         }
         self.needs_watching()
@@ -323,8 +323,8 @@ impl RecvQueue {
             reads += 1;
         };
         self.unchanged_since = None;
-        // A word of the copy may be torn if it was read while software stored it. That store is complete by now. Read
-        // the list again.
+        // A word of the copy may be torn if software was storing it during the read. That store is complete by now, so
+        // read the list again.
         fence(Ordering::Acquire);
         let list = GRANULE * (1 + extent.units);
         self.ring.read(mem, at, bytes.get_mut(..list).unwrap_or_default())?;
@@ -337,8 +337,8 @@ impl RecvQueue {
 
     /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
     /// set the bit in the meantime. A slot briefly looks like this while software is still writing the list or has not
-    /// set the bit yet. So it counts as posted only when two reads agree and every element looks written. An element
-    /// that never does may belong to an invalid request, so RC uses the slot after the settle time.
+    /// set the bit yet. It therefore counts as posted only when two reads agree and every element looks written. If an
+    /// element never looks written, the request may be invalid, so RC uses the slot after the settle time.
     fn inspect_unmarked(
         &mut self,
         now: Instant,

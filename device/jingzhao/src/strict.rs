@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
 //! Checks do not change the device's behaviour. A command is checked before it executes, while the objects that it
-//! removes still exist. Findings are reported only if the command succeeds: a rejected one already returns an error
-//! status.
+//! removes still exist. Findings are reported only if the command succeeds, because a rejected command already returns
+//! an error status.
 //!
 //! # Spec
 //! JingZhao interface; [`rules`] cites the sections.
@@ -57,7 +57,7 @@ impl Examined {
 }
 
 impl Strict {
-    /// Handles CLOSE_HCA and INIT_HCA, which implies it. After either command, any key may be reused.
+    /// Handles CLOSE_HCA, whether it was issued or is implied by INIT_HCA. Afterwards, any key may be reused.
     pub(super) fn close(&mut self) {
         self.freed.clear();
     }
@@ -72,7 +72,7 @@ impl Strict {
     }
 }
 
-/// The parts of an initialised device that checks examine.
+/// The parts of an initialised device that the checks examine.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

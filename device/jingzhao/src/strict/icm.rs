@@ -51,7 +51,7 @@ pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findin
     }
 }
 
-/// Returns the name of the first object with its context in these pages, if any.
+/// Returns a description of the first object whose context is in these pages, if any.
 fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { ctx, qps, cqs, eqs, .. } = resources;
     let data = ctx.ctxmdata();
@@ -64,7 +64,7 @@ fn context_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<Stri
         .or_else(|| eq().map(|(index, _)| format!("the context of EQ {index:#x}")))
 }
 
-/// Returns the name of the first region with its MPT entry or first MTT entry in these pages, if any.
+/// Returns a description of the first region whose MPT entry or first MTT entry is in these pages, if any.
 fn region_in(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let regions = &resources.regions;
     let inside = |entry: IcmAddr| pages.contains(&page_of(entry));
