@@ -142,8 +142,8 @@ fn release(dma: &GuestMemory, at: Iova, inline: &[u8; INLINE_LEN], delivery: Del
         && dma.publish(place(OWNER_BYTE as u64), &[delivery.owner_byte()]).is_ok()
 }
 
-/// Walks the blocks of a mailbox. Each block must carry the slot's token and its own position in the chain. This ends
-/// the walk even if the chain is circular.
+/// Walks the blocks of a mailbox. Each block must carry the slot's token and its own position in the chain, so the walk
+/// ends even if the chain is circular.
 struct Chain {
     next: Iova,
     number: u32,
@@ -160,7 +160,7 @@ impl Chain {
     /// Returns the current block's address. Fails if the chain has ended or the address is misaligned.
     fn aligned(&self) -> Result<Iova, Undelivered> {
         match self.next.get() {
-            // An address of 0 ends the chain: the block is missing.
+            // An address of 0 ends the chain, so the block is missing.
             at if at == 0 || !at.is_multiple_of(BLOCK_ALIGN) => Err(self.inaccessible()),
             at => Ok(Iova::new(at)),
         }

@@ -3,8 +3,8 @@
 //! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
 //! enabled moderation for a CQ, events for its successful SQ WQEs are therefore delayed until another event is written
 //! to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and its
-//! reply then trigger one interrupt instead of two. If an event times out, its EQ's events are no longer delayed until
-//! an urgent one is written.
+//! reply then trigger one interrupt instead of two. After an event has timed out, its EQ's events are written
+//! immediately until an urgent one has been written.
 //!
 //! # Spec
 //! mlx5 interface, section 9.1: moderation.
@@ -47,7 +47,7 @@ impl DelayedEvents {
         }
     }
 
-    /// Drops a CQ's event, after the CQ is destroyed or all its entries are read.
+    /// Drops a CQ's event once the CQ has been destroyed or all its entries have been read.
     pub fn cancel(&mut self, eqn: Eqn, cqn: Cqn) {
         if let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn)
             && cqns.remove(&cqn)

@@ -18,8 +18,8 @@
 //! - An arm request that equals the last one can be ignored. Its sequence number counts the events that software has
 //!   received. If the number has not changed, either the CQ is still armed, or software has not received the event yet.
 //!
-//! No event is raised without an arm request. A CQ that was never armed has an all-zero record, like the first arm
-//! request for any completion. CREATE_CQ marks the record to distinguish the two.
+//! No event is raised without an arm request. An all-zero record could belong to a CQ that was never armed, or hold the
+//! first arm request for any completion. CREATE_CQ therefore marks the record of a new CQ as never armed.
 //!
 //! # Spec
 //! mlx5 interface, sections 7.2 to 7.4 and 9.2.
@@ -94,7 +94,7 @@ impl Resources {
         }
     }
 
-    /// Continues the active rounds. Returns true if a round was active and another turn is needed.
+    /// Continues the active polling rounds. Returns true if there were any, in which case another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.polled.is_active() {
             return false;
@@ -148,8 +148,8 @@ impl Resources {
     fn poll_qp_record(&mut self, cx: &mut Context<'_>, qpn: Qpn) -> Advance {
         self.observe(cx.engine, qpn);
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Advance::Nothing };
-        // Software posts nothing before RTS. Until then, the record is ignored: it may still contain the counter from
-        // before a reset.
+        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
+        // counter from before a reset.
         if !matches!(
             qp.context.state(),
             Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)

@@ -147,7 +147,7 @@ impl Resources {
     }
 }
 
-/// Reverts the driver's settings on the fabric port of an Ethernet port.
+/// Undoes the driver's settings on the fabric port. Called only for devices with an Ethernet port.
 pub fn release(port: &mut FabricPort) {
     port.reset();
     port.set_link(Link { enabled: true, ..port.link() });

@@ -100,10 +100,10 @@ pub struct Resources {
     pub umems: Numbered<Umem>,
 }
 
-/// Returns an empty table of QPs. Section 20, M-22: on an Ethernet port, QPs do not use the numbers of SQs and RQs, as
-/// doorbells identify all three in the same way.
+/// Returns an empty table of QPs. Section 20, M-22: on an Ethernet port, QPs do not use the numbers of SQs and RQs,
+/// because doorbells identify all three in the same way.
 pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
-    // QP numbers are below `1 << log_max_qps`: the engine uses their low bits as its table index.
+    // QP numbers are below `1 << log_max_qps`, because the engine uses their low bits as its table index.
     let last = (1 << setup.options.limits.caps().log_max_qps) - 1;
     let numbers = Numbered::new(first::QP, last);
     match setup.options.port {
@@ -150,7 +150,7 @@ impl Resources {
     /// [`Resources::release_pages`].
     ///
     /// # Errors
-    /// Fails with `too_few` if the list has too few pages for the queue. Also fails if the budget does.
+    /// Fails with `too_few` if the list has too few pages for the queue. Also fails if the budget has too few pages.
     pub fn buffer(
         &mut self,
         pages: Pages<'_>,

@@ -35,7 +35,7 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
 }
 
 /// Executes ENABLE_HCA. Section 20, M-21: the command resets the device. A driver that recovers from a failure does not
-/// send TEARDOWN_HCA.
+/// send TEARDOWN_HCA first.
 pub(super) fn enable(
     function: &mut Function,
     setup: &Setup,
@@ -83,7 +83,7 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
 
 /// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until
 /// MANAGE_PAGES returns them. The fast profile drops nothing, because the driver still uses and arms the EQ for command
-/// events. It then requests a reset through the NIC state.
+/// events. The driver then requests a reset through the NIC state.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,

@@ -125,8 +125,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, 
     Ok(UctxNumber { user }.emit().to_vec())
 }
 
-/// Destroys a user context and its objects. If another user's object still uses one of them, it passes to the kernel
-/// instead.
+/// Destroys a user context and its objects. Objects still in use by another user's object pass to the kernel instead.
 pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Rejection> {
     let Call { resources, issi, setup, cx, user: by, .. } = call;
     if resources.users.rights(user).is_none() {
@@ -142,7 +141,7 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
         for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
-            // The command is rejected only if another user's object still uses this one, which then passes to the
+            // The command is rejected only if another user's object still uses this object, which then passes to the
             // kernel.
             let _ = on_resources(call, &command);
         }
@@ -152,7 +151,7 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
 }
 
 /// Returns the sort key for destroying a user's objects. Each object is destroyed before the objects that it uses. Flow
-/// tables are sorted by level, as a table refers only to tables at higher levels.
+/// tables are sorted by level, because a table refers only to tables at higher levels.
 fn rank(resources: &Resources, object: Object) -> (u8, u8) {
     let rank = match object {
         Object::FlowTable(number) => {

@@ -86,8 +86,9 @@ fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> 
         }
         _ => return (bytes, hashed),
     };
-    // Section 16.3 leaves the symmetric function to the device. mlx5e reports it as RXH_XFRM_SYM_OR_XOR: swapping only
-    // the addresses, or only the ports, must not change the hash. This order matches the hashes in the golden traces.
+    // Section 16.3 leaves the symmetric function to the device. mlx5e reports it as RXH_XFRM_SYM_OR_XOR, so swapping
+    // only the addresses, or only the ports, must not change the hash. Addresses in descending order and ports in
+    // ascending order match the hashes in the golden traces.
     let addresses = if symmetric && src < dst { [dst, src] } else { [src, dst] };
     let mut add = |selected: bool, field: &[u8]| {
         if selected {

@@ -11,9 +11,9 @@ use card::nic::vlan::Insertion;
 use protocol::hca::mlx5::wqe::EthernetSegment;
 use protocol::net::layers::{Addresses, Ip, Layers, TagKind, Tci, Transport, VlanTag};
 
-/// Length of an IPv6 header, not included in its payload length field: RFC 8200, section 3.
+/// Length of an IPv6 header (RFC 8200, section 3). The payload length field does not include it.
 const IPV6_LEN: usize = 40;
-/// Minimum lengths of transport headers: RFC 9293, section 3.1, and RFC 768.
+/// Minimum lengths of transport headers (RFC 9293, section 3.1, and RFC 768).
 const TCP_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 
@@ -84,8 +84,8 @@ pub fn is_segmentable(headers: &[u8]) -> bool {
 fn header_offloads(headers: &[u8]) -> Option<Offloads> {
     let mut headers = headers.to_vec();
     let network_at = Layers::parse(&headers).ok()?.network_at;
-    // Section 16.5: the length fields may be 0 or wrong. They are set to the length of the headers, as the parser
-    // checks them.
+    // Section 16.5: the length fields may be 0 or wrong. The parser checks them, so they are first set to the length of
+    // the headers.
     let (field, length) = match headers.get(network_at)? >> 4 {
         4 => (network_at + 2, headers.len().checked_sub(network_at)?),
         6 => (network_at + 4, headers.len().checked_sub(network_at + IPV6_LEN)?),

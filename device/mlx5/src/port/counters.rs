@@ -10,7 +10,7 @@ use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence, which the physical port counters include.
 const FCS_LEN: u64 = 4;
-/// Bytes that Ethernet, IPv4, UDP and the FCS add to an InfiniBand packet. Also used for IPv6 frames: their headers are
+/// Bytes that Ethernet, IPv4, UDP and the FCS add to an InfiniBand packet. Also used for IPv6 frames. Their headers are
 /// 20 bytes longer, but the engine's statistics do not count them separately.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
 /// Maximum frame length, including the frame check sequence, for each row of [`Rfc2819Counters`] except the last.
@@ -72,7 +72,7 @@ impl FrameCounters {
         self.sent.count(frame);
     }
 
-    /// Returns the counters of a PPCNT group. RoCE packets are included in all counters except the by-length ones. In
+    /// Returns the counters of a PPCNT group. RoCE packets are included in all counters except those by length. In
     /// groups without traffic counters, all counters are zero.
     pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
         let (received, sent) = (self.received.all(), self.sent.all());
@@ -100,7 +100,7 @@ impl FrameCounters {
             }
             .emit(),
             (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.received_by_length }.emit(),
-            // All frames count as priority 0: the device does not classify frames by priority.
+            // All frames count as priority 0, because the device does not classify frames by priority.
             (CounterGroup::Priority, 0) => {
                 PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
             }

@@ -30,7 +30,7 @@ pub struct Rule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The default action. In receive tables, this drops the frame, which has no destination.
+    /// The default action. In receive tables, it drops the frame, because there is no destination.
     Allow,
     Drop,
     /// One to [`MAX_ENTRY_DESTINATIONS`] destinations.

@@ -50,7 +50,7 @@ fn mask() -> impl Strategy<Value = OuterHeaders> {
     prop_oneof![3 => fields, 1 => bits]
 }
 
-/// Generates the fields of one of the frames, which lets most entries match.
+/// Generates the value of an entry: usually the fields of one of the frames, so that most entries can match.
 fn value() -> impl Strategy<Value = OuterHeaders> {
     let values = frames().into_iter().map(|frame| {
         let layers = Layers::parse(&frame).unwrap();

@@ -20,7 +20,7 @@ enum Operation {
     DeallocCounter(u32),
 }
 
-/// IDs for tables, groups and counters. In such a small range, most IDs soon belong to an object.
+/// IDs for tables, groups and counters. The range is small, so most IDs soon belong to an object.
 const NUMBERS: std::ops::Range<u32> = 0..6;
 const INDICES: std::ops::Range<u32> = 0..8;
 
@@ -43,7 +43,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Executes an operation. At first, most operations fail for lack of their objects.
+/// Executes an operation. At first, most operations fail because their objects do not exist yet.
 fn execute(steering: &mut Steering, operation: Operation) -> Result<(), Rejection> {
     let existing = |number| Some(FlowTableId::new(number)).filter(|_| number != 0);
     match operation {
