@@ -1,8 +1,8 @@
 //! Allocation of UAR pages. Pages whose doorbells are mapped into the guest have their own range of page numbers.
 //!
-//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. Whether stores
-//! to a page trap therefore depends on its number. EQs have no doorbell record and need pages that trap. Software
-//! allocates their page before it creates any EQ. Until an EQ exists, the device allocates pages that trap.
+//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. A page's
+//! number therefore determines whether stores to it trap. EQs have no doorbell record and need pages that trap. Software
+//! allocates their page before it creates any EQ, so the device prefers pages that trap until an EQ exists.
 //!
 //! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
 //! fewer UAR pages. With mapped doorbells, the page size stays at 4 KiB, because the VMM has already mapped the range.
@@ -64,8 +64,8 @@ impl UarPages {
         self.log_page
     }
 
-    /// Allocates a page or returns `None` if no page is free. Prefers a page that traps until the first EQ exists, and
-    /// a page that can be mapped afterwards.
+    /// Allocates a page, or returns `None` if no page is free. Prefers a page that can be mapped if an EQ exists, and a
+    /// page that traps otherwise.
     pub fn alloc(&mut self, has_eqs: bool) -> Option<UarIndex> {
         let Self { trapped, mapped, .. } = self;
         let page = match mapped {

@@ -70,7 +70,7 @@ fn name(sqn: Sqn) -> String {
     format!("SQ {sqn}")
 }
 
-/// Checks a WQE that has completed, before software sees the CQE and reuses the WQE.
+/// Checks a completed WQE. Must be called before software sees the CQE, since software may reuse the WQE afterwards.
 pub(in super::super) fn frame_done(
     resources: &Resources,
     sqn: Sqn,
@@ -123,7 +123,7 @@ pub(in super::super) fn frame_receives(rq: &Rq, dma: &GuestMemory) -> Findings {
     found
 }
 
-/// Checks, after a failed receive, whether the RQ may access the buffers in the WQE.
+/// After a failed receive, checks whether the RQ may access the buffers in the WQE.
 pub(in super::super) fn frame_not_received(
     resources: &Resources,
     rqn: Rqn,

@@ -78,7 +78,7 @@ pub(super) fn denial(
     }
 }
 
-/// Checks a completed request. Called before the CQE is written, since software may reuse the WQE as soon as it is.
+/// Checks a completed request. Must be called before the CQE is written, since software may reuse the WQE afterwards.
 pub(in super::super) fn completion(
     resources: &Resources,
     completion: &Completion,
@@ -100,7 +100,7 @@ pub(in super::super) fn completion(
     found
 }
 
-/// Returns the initiator for checks of a QP's local memory accesses.
+/// Returns the initiator of a QP's local memory accesses.
 const fn initiator(qp: &QueuePair, pd: Pdn) -> Initiator {
     Initiator { pd, qpn: qp.qpn, reserved_lkey: qp.context.reserved_lkey }
 }

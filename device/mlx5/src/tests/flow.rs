@@ -41,8 +41,8 @@ const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
 /// The IPv6 all-nodes group, which the recorded guest has joined.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Executes the flow commands in a trace whose numbers are in `numbers` and compares their outputs with the recording.
-/// Returns the number of commands.
+/// Executes a trace's flow commands with numbers in `numbers` and compares their outputs with the recording. Returns
+/// the number of commands executed.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;

@@ -1,5 +1,5 @@
-//! Tests a driver that writes random commands, mailboxes and doorbells. The device must complete every command and stay
-//! usable.
+//! Tests the device with a driver that writes random commands, mailboxes and doorbells. The device must complete every
+//! command and stay usable.
 
 mod ethernet;
 
@@ -42,7 +42,7 @@ fn populated() -> Driver {
     driver
 }
 
-/// Returns a random command input. Most words are small or zero and pass the first checks.
+/// Returns a random command input. Most words are zero or small, so that many inputs get past the first checks.
 fn input(random: &mut Random) -> Vec<u8> {
     let opcode = Command::OPCODES[random.below(Command::OPCODES.len())];
     let mut input = vec![0; 16 + random.below(72) * 16];

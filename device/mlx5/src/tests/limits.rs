@@ -113,7 +113,7 @@ fn create_qp(context: QpContext, list: &[u8]) -> Command<'_> {
     Command::CreateQp(CreateQp { context, ..CreateQp::default() }, Pages::parse(list))
 }
 
-/// QP numbers 0 to 127 are never assigned. 128 of the 256 numbers remain.
+/// QP numbers 0 to 127 are never assigned, which leaves 128 of the 256 numbers.
 #[test]
 fn object_limits_are_enforced() {
     let objects = Objects::new();
@@ -147,7 +147,7 @@ fn object_limits_are_enforced() {
     driver.ok(&create_qp(qp, &list));
 }
 
-/// Filling these tables with commands would take too long. Only the last object is created by a command.
+/// Filling these tables one command at a time would take too long. Only the last object is created by a command.
 #[test]
 fn limits_of_large_tables_are_enforced() {
     const PDS: u32 = 1 << 16;

@@ -14,7 +14,7 @@ use super::*;
 /// Address of a QP's queues: sixty-four 16-byte receive entries, followed by 32 send queue blocks.
 const QUEUES: u64 = 0x42_0000;
 
-/// A driver, and a QP context that refers to objects that it has created.
+/// A driver, and a QP context that refers to the driver's objects.
 struct Objects {
     driver: Driver,
     context: QpContext,

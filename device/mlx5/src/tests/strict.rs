@@ -319,7 +319,7 @@ fn correct_software_is_not_reported() {
         assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
         b.receive_events();
     }
-    // The record runs ahead of the doorbells: software updates it for several requests before it rings them.
+    // The record may run ahead of the doorbells. Here, software posts three requests before it rings any doorbell.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let doorbells: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&a.send(0, 8))).collect();
     doorbells.iter().for_each(|doorbell| a.ring_send(doorbell));
@@ -431,7 +431,7 @@ fn wqe_blocks_stay_in_use_until_completion() {
 #[test]
 fn rejected_command_is_not_reported() {
     let (mut a, _) = pair();
-    // The EQ does not exist, and the command is rejected.
+    // The command is rejected because the EQ does not exist.
     let context = CqContext { record: QP_RECORD, ..cq_context(a.uar, Eqn::new(9)) };
     let list = pages(RING, 1);
     assert_eq!(

@@ -56,7 +56,8 @@ fn layout(key: u32, length: u64, list: &[u8]) -> SendWqe<'_> {
     umr(key, control, mkey, Translation::Inline(list))
 }
 
-/// Returns a strided list of 8-byte ranges, two bytes apart, at these offsets in the user's data region.
+/// Returns a strided list with one entry per offset in the user's data region. Each repetition of an entry covers 8
+/// bytes and starts 10 bytes after the previous one.
 fn interleaved(user: &User, repetitions: u32, offsets: &[u64]) -> Vec<u8> {
     let entries = u16::try_from(offsets.len()).unwrap();
     let byte_count = u32::from(entries) * 8;
@@ -243,7 +244,7 @@ fn trace_lists_fields_of_strided_layout() {
 
 /// If an access through a list fails, strict mode reports which key in the list denied it.
 #[test]
-fn access_denial_trace_mentions_listed_key() {
+fn trace_names_listed_key_that_denied_access() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.hca.set_strict(true);
     let written = Written::default();

@@ -138,7 +138,7 @@ fn flow_groups_per_user_are_limited() {
             FlowTableNumber::parse(&output(&driver.execute(&input, 0x400))).table
         })
         .collect();
-    // A table holds at most 128 groups: 16 full tables exhaust one user context's quota.
+    // A table holds at most 128 groups, so 16 full tables exhaust one user context's quota.
     let group = |table, n: u32| {
         let group = CreateFlowGroup { table, first: n * 200, last: n * 200 + 199, ..<_>::default() };
         Command::CreateFlowGroup(group).emit(0)
@@ -203,7 +203,7 @@ fn kernel_can_query_objects_of_all_users() {
 
 /// mlx5_ib allocates a port's counter set for use by all users.
 #[test]
-fn users_can_refer_to_but_not_change_shared_counter_set() {
+fn users_can_use_but_not_change_shared_counter_set() {
     let (mut driver, [own, _]) = two_worlds();
     driver.interface.user = 0xffff;
     let allocated = driver.ok(&Command::AllocQCounter(BARE));

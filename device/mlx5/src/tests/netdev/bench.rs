@@ -156,7 +156,7 @@ impl Bench {
 
 impl drivers::Bus for Bench {
     fn configure(&mut self, offset: u64, bytes: &[u8]) {
-        // The bench has no MSI-X gate. The effect of the write can be ignored.
+        // The bench has no MSI-X gate, so ignore the effect of the write.
         let _effect = self.config.write(offset, bytes);
     }
 

@@ -1,6 +1,6 @@
 //! Replays recordings of a guest with an Ethernet port. Frames, CQEs, and the outputs of netdev and flow table commands
-//! must match the recording. The recorded flow tables select the TIRs for received frames. Other outputs are compared
-//! by the whole device's golden tests.
+//! must match the recording. The recorded flow tables select the TIRs for received frames. The golden tests of the
+//! whole device compare the other outputs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use protocol::net::layers::{Layers, Transport};
 
 use super::*;
 
-/// The traces, in recording order, each with its number of compared outputs.
+/// The traces, in recording order, each with the number of outputs to compare.
 const TRACES: [(&str, usize); 9] = [
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"), 73),
     (include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"), 0),

@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
         net.driver.poke(SQ_RECORD + 6, &[0, 65]);
         ring(net, &output(&wqe));
     }),
-    // The WQEs are executed without generating CQEs. Software cannot detect that the blocks are free.
+    // The WQEs do not generate CQEs, so software cannot tell that their blocks are free.
     (&SQ_OVERRUN, |net| {
         for _ in 0..65 {
             send(net, |net| unsignaled(frame(net)));

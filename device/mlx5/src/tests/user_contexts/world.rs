@@ -67,7 +67,7 @@ pub(in super::super) struct World {
 /// A command that makes a new or changed object refer to another object.
 pub(super) struct Creator {
     pub(super) reference: &'static str,
-    /// Replaces the referenced object's number in the first world with its counterpart in the second.
+    /// Copies the number of the referenced object from the second world to the first.
     pub(super) replace: fn(&mut World, &World),
     pub(super) input: fn(&World) -> Vec<u8>,
 }
