@@ -57,8 +57,8 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2 of a whole doorbell or one half. Returns `None` for a first half. A UAR page is
-    /// 2^`log_uar_page` times 4 KiB long. Its registers are in the first 4 KiB.
+    /// Handles a store to BAR2 that contains a whole doorbell or half of one. Returns `None` for a first half. A UAR
+    /// page is 2^`log_uar_page` times 4 KiB long. Its registers are in the first 4 KiB.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.

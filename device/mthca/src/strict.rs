@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
 //! Checks do not change the device's behaviour. A command is checked before it executes, while the objects that it
-//! removes still exist. Findings are reported only if the command succeeds: a rejected one already returns an error
-//! status.
+//! removes still exist. Findings are reported only if the command succeeds, since a rejected command already returns an
+//! error status.
 //!
 //! Section 5.2: memory may be newer than the doorbell being checked, as stores to BARs are posted. Only a value older
 //! than the doorbell is a violation.
@@ -63,7 +63,7 @@ impl BringUp {
     }
 }
 
-/// Access to an initialised device, for checks.
+/// The parts of an initialised device that the checks access.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

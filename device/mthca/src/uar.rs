@@ -1,7 +1,7 @@
 //! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
 //! Software first updates a doorbell record in memory and then stores a doorbell with the same content. In a mapped
-//! page, that store just writes a word in memory. The device finds it later or not at all if another queue's doorbell
+//! page, that store just writes a word in memory. The device finds it later, or not at all if another queue's doorbell
 //! has overwritten it. From a 32-bit guest, which stores the word in two halves, the device may find only one. A word
 //! therefore shows only that its page has been used. The device first polls the doorbell record of the queue that the
 //! word names, then those of all queues on the page, in a polling round. The rest of the word is ignored.
@@ -82,7 +82,7 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS. Until then, the record is ignored: it may still contain an earlier QP's
+        // Software posts nothing before RTS. Until then, ignore the record, which may still contain an earlier QP's
         // counter.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };

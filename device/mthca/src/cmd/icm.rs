@@ -22,14 +22,15 @@ fn range(block: &Block) -> IcmRange {
     IcmRange { start: block.start, length: block.length, bus: block.bus }
 }
 
-/// Executes UNMAP_ICM. Unmapping an unmapped page is not an error: the driver unmaps whole chunks, even if only parts
-/// of them are mapped.
+/// Executes UNMAP_ICM. Unmapping an unmapped page is not an error, because the driver unmaps whole chunks even if only
+/// parts of them are mapped.
 pub(super) fn unmap(state: &mut DeviceState, command: &Command) -> Result<Answer, CmdError> {
     state.unmap_icm(pages(command.in_param, command.in_modifier)?)?;
     Ok(Answer::Nothing)
 }
 
-/// Executes MAP_FA and MAP_ICM_AUX. The device does not use this memory, which is for firmware and auxiliary tables.
+/// Executes MAP_FA and MAP_ICM_AUX. The device does not use the mapped memory, which is for firmware and auxiliary
+/// tables.
 pub(super) fn map_unused(inbox: &[u8]) -> Result<Answer, CmdError> {
     icm::parse(inbox)?;
     Ok(Answer::Nothing)

@@ -93,7 +93,7 @@ fn record_may_be_ahead_of_doorbells() {
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
     // The doorbells for the second and third WQEs arrive only now. The record read along with a doorbell may be older
-    // than it.
+    // than the doorbell.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);

@@ -91,8 +91,8 @@ pub(in super::super) fn send(
     found
 }
 
-/// Checks a send queue whose record has advanced while doorbells are mapped. There may not be a doorbell to check: the
-/// device can miss doorbells in mapped pages.
+/// Checks a send queue whose record has advanced while doorbells are mapped. There may be no doorbell to check, since
+/// the device can miss doorbells in mapped pages.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);

@@ -144,7 +144,7 @@ fn multicast_datagram_reaches_members_on_every_port() {
         let entries = user.reap();
         let received =
             entries.iter().find(|entry| entry[0x1d] == 0).expect("the CQ has a receive completion");
-        // The source, LID 1 and `QPN`, identifies the sender's own datagram.
+        // The completion identifies the sender by its LID, 1, and its QP number, `QPN`.
         assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
     }
     let index = CmdStatus::BadIndex.code();

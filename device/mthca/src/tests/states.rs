@@ -83,7 +83,7 @@ fn error_state_flushes_old_and_new_requests() {
     assert_eq!((syndromes(&receives), receives[0][0x1c]), (vec![0x05], 0xfe));
 }
 
-/// Section 12, T41: the kernel frees a QP's memory when the command completes.
+/// Section 12, T41: the kernel frees a QP's memory as soon as TO_RST completes.
 #[test]
 fn qp_memory_is_not_accessed_after_reset() {
     let (mut a, mut b) = User::pair(RC);

@@ -126,12 +126,12 @@ fn with(mut context: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     context
 }
 
-/// Returns a second CQ, with its own doorbell records.
+/// Returns the context of a second CQ, which has its own doorbell records.
 fn second_cq() -> Vec<u8> {
     Cq { record: 32764, arm_record: 5, ..cq(0x12) }.bytes()
 }
 
-/// Returns a second QP, with its own doorbell records.
+/// Returns the context of a second QP, which has its own doorbell records.
 fn second_qp() -> Qpc {
     Qpc { local_qpn: Qpn::new(OTHER), sq_record: 6, rq_record: 32763, ..qpc(RC, 2) }
 }
@@ -410,7 +410,7 @@ fn share(user: &mut User) {
     connect(user, &Qpc { responder: base.responder.with_srq(true), ..base });
 }
 
-/// Returns an SRQ with its own doorbell record.
+/// Returns the context of an SRQ with its own doorbell record.
 fn second_srq(lkey: u32, number: u32) -> Vec<u8> {
     with(with(driver::srq_context(number, [3, 2], 1, lkey, 32762), 0, &[3]), 1, &number.to_be_bytes()[1..])
 }
@@ -427,7 +427,7 @@ fn conforming_driver_has_no_violations() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // The record runs ahead of the doorbells: software updates it for several requests before it rings them.
+    // The record may run ahead of the doorbells. Here, software posts three requests before it rings any doorbell.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
@@ -455,7 +455,7 @@ fn conforming_driver_has_no_violations() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// Releases all objects, including user programs' objects, as happens when `ib_mthca` is unloaded (section 3.6).
+/// Releases all objects, including those of user programs, as happens when `ib_mthca` is unloaded (section 3.6).
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);
@@ -524,7 +524,7 @@ fn arm_sequence_stays_valid_until_event_is_read() {
 #[test]
 fn rejected_command_is_not_reported() {
     let (mut a, _) = pair();
-    // The CQ is already valid, and the command is rejected.
+    // The command is rejected because the CQ is already valid.
     let context = with(super::user::cq_context(), 0x14, &[0, 0, 0, 9]);
     assert_eq!(a.with_inbox(0x016, &context, CQN), CmdStatus::BadResState.code());
     assert_eq!(violations(&a), []);
