@@ -1,4 +1,4 @@
-//! Merges consecutive packets of a message into one, as a frame with segmentation offload carries them.
+//! Merges consecutive packets of a message into one large packet, as carried by a frame with segmentation offload.
 
 use protocol::roce::{
     Bth, Encap, Ext, ExtKind, Kind, MAX_OFFLOADED_PAYLOAD, Mtu, Opcode, Packet, Position, RoceFrame,

@@ -62,7 +62,8 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as one completes.
     reposts_immediately: bool,
-    /// Random source for injected READs, separate so that they change neither a seed's plan nor its network faults.
+    /// Random source for injected READs and merged packets. It is separate so that these do not change a seed's plan or
+    /// network faults.
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
     merges: bool,
@@ -363,8 +364,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random: a requester may
-    /// divide a message differently when it retries.
+    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random, since a requester
+    /// may divide a message differently when it retries.
     fn packets_in_arrival(&mut self, frames: &[(usize, RoceFrame<'_>)]) -> usize {
         match mergeable(frames) {
             most if most > 1 && self.merges => self.stale.random_range(1..=most),

@@ -1,4 +1,4 @@
-//! Checks that congestion notifications (CNPs) are sent only after ECN-marked data has arrived and not too often.
+//! Checks that congestion notifications (CNPs) are sent only after ECN-marked data has arrived, and at a limited rate.
 
 use std::time::Duration;
 

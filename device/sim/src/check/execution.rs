@@ -8,7 +8,7 @@ use crate::key_op::KeyOp;
 use crate::plan::{Area, CELLS, Op, Pair, va};
 use engine::{Access, AtomicOp, Fence, SendOp};
 
-/// The kind of effects that a [`Cursor`] tracks.
+/// The kind of effect that a [`Cursor`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Data written at the responder by SENDs, WRITEs and atomics.

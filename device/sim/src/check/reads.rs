@@ -1,7 +1,7 @@
-//! Checks READ responses: each must carry the bytes for its PSN in a READ that was posted on this connection.
+//! Checks that each READ response belongs to a READ posted on this connection and carries the bytes for its PSN.
 //!
 //! The simulation also injects stale READs, which do not duplicate any request (see `stale`). A response to a stale
-//! READ fails this check: its PSN belongs to a different request or to different bytes.
+//! READ fails this check because its PSN belongs to a different request or to different bytes.
 
 use protocol::roce::{Ext, Packet};
 

@@ -1,4 +1,4 @@
-//! Checks that UC and UD deliver messages whole and exactly as posted and never one that must be rejected.
+//! Checks that UC and UD deliver each message whole and exactly as posted, and never deliver one that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
@@ -134,7 +134,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that every receivable message posted after the network was healed has been received.
+    /// Checks that every deliverable message posted after the network was healed has been received.
     pub(super) fn check_nothing_lost(&self, id: SideId) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(id), id.peer());
         let (side, sender) = (self.side(id), self.side(peer));

@@ -84,7 +84,8 @@ pub struct Op {
     pub fails: Vec<Status>,
     /// Whether the receiver must reject the message although the request completes successfully.
     pub refused: bool,
-    /// For XRC, an SRQ number that replaces the requested one in all packets except the first, as from a hostile peer.
+    /// For XRC, an SRQ number that replaces the requested one in all packets except the first, as if the peer were
+    /// hostile.
     pub changes_srq: Option<Srqn>,
 }
 
