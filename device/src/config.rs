@@ -250,7 +250,7 @@ impl TryFrom<ConfigFile> for Config {
     }
 }
 
-/// Checks that devices can run in one process. Each device is paired with its name for error messages.
+/// Checks that devices can run together in one process. Each device is paired with its name for error messages.
 ///
 /// # Errors
 /// [`ConfigError::Value`] if two devices conflict or if all devices together may map too much guest memory.

@@ -27,7 +27,7 @@ use thiserror::Error;
 use self::paths::{Grant, Paths};
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 
-/// Details of an active feature, or why it is not active.
+/// Details of a sandbox feature, or why it is not active.
 type Outcome<T> = Result<T, Missing>;
 
 /// Why a sandbox feature is not active.
@@ -41,7 +41,7 @@ enum Missing {
     Refused(String),
 }
 
-/// The process's sandbox. Empty if the sandbox is disabled or before [`begin`] is called.
+/// The process's sandbox. Set by [`begin`], unless the sandbox is disabled.
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The hcad daemon as a library: devices behind vfio-user sockets, connected to fabrics.
 //!
-//! `main` parses arguments into a [`config`] value and runs it. All other code is here, so that tests do not
-//! depend on the command line. `ARCHITECTURE.md` next to this crate describes threads, trust and the life of
-//! a SEND.
+//! `main` turns the arguments into a [`config::Config`] and runs the daemon with it. All other code is here, so that
+//! tests do not depend on the command line. `ARCHITECTURE.md` next to this crate describes threads, trust and the
+//! life of a SEND.
 
 pub mod builder;
 pub mod cli;

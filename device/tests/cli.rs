@@ -268,8 +268,8 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     (child, folder)
 }
 
-/// Uses the device and the control socket and then sends SIGTERM, each of which makes the daemon write to standard
-/// error. Checks that the daemon serves all requests and exits normally.
+/// Uses the device and the control socket, then sends SIGTERM. Each step makes the daemon write to standard error.
+/// Checks that the daemon serves all requests and exits normally.
 fn check_serving_and_exit(mut child: Child, folder: &TempDir) {
     let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
     client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();

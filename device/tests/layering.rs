@@ -187,7 +187,7 @@ fn frontend_modules_do_not_use_device_module() {
     }
 }
 
-/// Objects only report events. Observers, commands and registers check them in strict mode.
+/// Objects only report events. Strict-mode checks belong in observers, commands and registers.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
@@ -221,7 +221,7 @@ fn nic_offloads_do_not_use_frontends() {
     }
 }
 
-/// Output must not depend on type names, which the `Debug` format contains. Only tests may print it.
+/// The `Debug` format contains type names, which output must not depend on. Only tests may use this format.
 #[test]
 fn outputs_do_not_use_debug_format() {
     let card = source("card");

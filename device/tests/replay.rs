@@ -15,8 +15,9 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
-/// The command register in configuration space and its memory space and bus mastering bits.
+/// Offset of the command register in configuration space.
 const COMMAND: u64 = 4;
+/// Value of the command register with the memory space and bus master bits set.
 const ENABLE: [u8; 2] = [6, 0];
 
 /// Starts a daemon that records a session. Also returns the path of the recording.
@@ -98,8 +99,8 @@ fn replay_command_reproduces_recording() {
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
 }
 
-/// A recording contains the times of inputs but not of their effects, so the latter may differ by one pass of the event
-/// loop.
+/// A recording contains the times of inputs but not of their effects, so the times of effects may differ by one turn of
+/// the event loop.
 #[test]
 fn replay_trace_has_original_times() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,8 +133,8 @@ fn replay_trace_has_original_times() {
 fn killed_daemon_leaves_usable_recording() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // The daemon writes data to the file with a short delay. Once in the file, it survives even if the daemon is
-    // killed.
+    // The daemon writes data to the file with a short delay. Once in the file, the data survives even if the
+    // daemon is killed.
     let text = until("the last step in the file", || {
         let text = replay_ok(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls to a device and of calls answered between two turns of its event loop. Each control
+/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. Each control
 /// client waits for one answer at a time, so the limit equals the maximum number of clients.
 const MAX_CALLS: usize = 16;
 
@@ -62,8 +62,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. An abandoned call must not be executed: its caller has already
-    /// received an error.
+    /// Returns whether the caller has stopped waiting. An abandoned call must not be executed, since its caller has
+    /// already received an error.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -249,8 +249,8 @@ impl Mailbox {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Waits up to `pause` for a stop request and returns whether one was made. Drops all calls, which the device
-    /// cannot answer.
+    /// Waits up to `pause` for a stop request and returns whether one was made. Drops all calls, since the device
+    /// cannot answer them.
     pub fn is_stopped_within(&mut self, pause: Duration) -> bool {
         let end = Instant::now() + pause;
         loop {
@@ -273,7 +273,7 @@ impl Mailbox {
     }
 
     pub fn set_connected(&self, connected: bool) {
-        // A redundant store would take the cache line away from reading threads.
+        // A redundant store would invalidate the cache line in the caches of reading threads.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }

@@ -28,7 +28,7 @@ impl PeerNames {
 }
 
 /// The result of the last DNS lookup of a device's named peers. A device that is re-created after a failure starts with
-/// them.
+/// this result.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedPeers(Arc<Mutex<Vec<ResolvedPeer>>>);
 

@@ -7,9 +7,9 @@
 //! accrues. A device that has used up its share makes its client's messages wait, like a device with slow firmware, but
 //! still processes packets and timers.
 //!
-//! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
-//! added to the device's share. No device is limited unless another one is moving data and would benefit. On an
-//! otherwise idle host, this does not slow down boot loaders, whose drivers poll registers.
+//! Guests that boot or run applications are not affected, because unused time is saved up and time spent on moving data
+//! is added to the device's share. No device is limited unless another one is moving data and would benefit. Boot
+//! loaders, whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -201,7 +201,7 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(10);
     const HUNDRED_SECONDS: u32 = 10_000;
 
-    /// Returns a shared allowance, with a device that continuously moves data.
+    /// Returns the shared allowance of a process in which another device continuously moves data.
     fn shared() -> &'static Mutex<Shared> {
         let mover = Some((u64::MAX, Instant::from_nanos(u64::MAX)));
         Box::leak(Box::new(Mutex::new(Shared { movers: [mover, mover], ..Shared::new() })))
