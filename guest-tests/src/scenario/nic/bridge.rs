@@ -7,7 +7,7 @@ use super::ping;
 use super::station::{Address, Station};
 use crate::scenario::nic::station::carrier;
 
-/// Offset between a station number and the host number behind it.
+/// Difference between a station's number and that of the host behind it.
 const BEHIND: u16 = 100;
 /// Network namespace that acts as the host behind a station.
 const SPACE: &str = "behind";

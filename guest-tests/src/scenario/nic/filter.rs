@@ -21,7 +21,7 @@ const ARRIVAL_SECONDS: u32 = 10;
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(in crate::scenario) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
-/// A unicast address that no station has. Switches flood frames sent to it.
+/// A unicast address that no station has, so frames sent to it are flooded.
 const UNKNOWN_MAC: &str = "02:00:00:00:77:77";
 
 /// Marks in the test frames, one per destination.

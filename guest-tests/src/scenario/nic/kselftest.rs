@@ -526,7 +526,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_time_limits_excuse_failures() {
+    fn only_exceeded_time_limit_excuses_failure() {
         let exceeds = |messages| exceeds_time("drivers/net/hw/toeplitz.py toeplitz.test.tcp_ipv4", messages);
         assert!(exceeds("# Exception|  toeplitz: too few frames for verification"));
         assert!(!exceeds("# Exception|  cpu 8: rx_hash 0x13d5b526 ERROR"));

@@ -56,7 +56,7 @@ const LOSS: &[[&str; 6]] = &[
 ];
 
 /// TCP and UDP, each with one and with eight streams, in both directions. A single TCP stream also runs over IPv6. A
-/// single UDP stream runs over IPv4 forward and over IPv6 in reverse.
+/// single UDP stream runs forward over IPv4 and in reverse over IPv6.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP, reverse", stream(Protocol::Tcp, 1, true, false)),

@@ -1,5 +1,5 @@
-//! An hour of traffic between two ConnectX cards: TCP in both directions, UDP, and files with verified content. Any
-//! kernel warning fails the run, such as the transmit watchdog's about a queue whose completions have stopped.
+//! An hour of traffic between two ConnectX cards: TCP in both directions, UDP, and files with verified content. The run
+//! fails on any kernel warning, such as one from the transmit watchdog about a queue whose completions have stopped.
 
 use std::time::{Duration, Instant};
 

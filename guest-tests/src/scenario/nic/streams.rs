@@ -31,7 +31,7 @@ pub(super) struct Streams {
     pub(super) amount: Amount,
 }
 
-/// How much data to send or for how long to send it.
+/// How much data to send, or how long to keep sending.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Amount {
     Mib(u32),
@@ -78,9 +78,8 @@ impl Streams {
         report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64).context("no bytes")
     }
 
-    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked because the client exits once its
-    /// kernel has accepted all bytes and an overloaded guest drops datagrams. Other cases check the amount and the
-    /// content.
+    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked. The client exits once its kernel
+    /// has accepted all bytes, and an overloaded guest drops datagrams. Other cases check the amount and the content.
     pub(super) async fn arrive(
         self,
         client: &mut Station,

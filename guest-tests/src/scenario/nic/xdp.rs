@@ -15,7 +15,7 @@ use crate::tools::{line, signal, spawn, wait};
 
 /// Timeout for starting or stopping a program in an emulated guest.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long it may take until all packets are counted.
+/// How long it may take for all packets to be counted.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for a case that starts `testpmd`.
 pub(super) const SOCKET_LIMIT: Duration = Duration::from_secs(400);
@@ -37,7 +37,7 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     /// Value of [`PROGRAM`]'s ACTION argument.
     action: &'static str,
-    /// Name of the driver's counter for the program's packets.
+    /// Name of the driver's counter for packets that the program handles.
     counter: &'static str,
     /// Whether the kernel still receives the packets.
     passes: bool,

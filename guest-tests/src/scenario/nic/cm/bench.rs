@@ -73,11 +73,11 @@ impl fmt::Display for Network {
 /// A station. `A` and `B` have cards of the tested kind, and `C` runs soft-RoCE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Its card is also connected to station `c`.
+    /// Station `a`, whose card is also connected to station `c`.
     A,
     B,
     C,
-    /// Has an E810. Exists only if the tested cards are of a different kind.
+    /// Station `d` with an E810, present only if the tested cards are of a different kind.
     D,
 }
 

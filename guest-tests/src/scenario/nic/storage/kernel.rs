@@ -34,7 +34,7 @@ impl Config {
 }
 
 /// Runs a case, named after the missing option, for each protocol that Debian's kernels lack. The case fails if the
-/// kernel does support the protocol: no scenario tests it.
+/// kernel supports the protocol after all, since no scenario tests it.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);

@@ -91,8 +91,8 @@ impl Target {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// Starts the server and connects the client, which writes and reads a small amount of data. Other checks use the
-    /// captured traffic.
+    /// Starts the server and connects the client, which writes and reads a small amount of data. This traffic is
+    /// captured for other checks.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
         let daemon = daemon(&pair.client)?;
         let control = daemon.controls();
