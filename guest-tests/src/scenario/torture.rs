@@ -15,8 +15,8 @@
 //!
 //! Disturbances run in independent lanes: one for each pair of guests, one for the clients, and one for hcad-a. Each
 //! lane executes a plan ([`plan`]) drawn from the seed. Some disturbances destroy one end of the lane's connection, and
-//! the other end must then report the loss. All others must leave it intact. Any other effect is a failure, regardless
-//! of its cause.
+//! the other end must then report the loss. All others must leave the connection intact. Any other effect is a failure,
+//! regardless of its cause.
 
 mod account;
 mod clients;
@@ -55,7 +55,7 @@ const MINUTES: u64 = 5;
 /// Additional time to finish disturbances in progress and, on a slow host, to get to those that have not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Maximum number of readings of the daemons' resources while waiting for two successive readings to agree.
+/// Maximum number of times to read the daemons' resources until two successive readings agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the daemons may take to release resources on a slow host.

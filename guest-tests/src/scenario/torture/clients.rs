@@ -1,5 +1,5 @@
-//! Two vfio-user clients without guests, and their disturbances. Each client acts as both the VMM and the driver of its
-//! HCA.
+//! Two vfio-user clients without guests, and the disturbances that affect them. Each client acts as both the VMM and
+//! the driver of its HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -272,7 +272,7 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Replaces the queues for a new connection. Also registers memory if the client has none.
+    /// Replaces the queues for a new connection. Also registers memory if the client has not registered any.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

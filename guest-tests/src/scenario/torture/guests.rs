@@ -1,4 +1,4 @@
-//! A pair of stock guests that exchange messages, and their disturbances.
+//! A pair of stock guests that exchange messages, and the disturbances that affect them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub(super) enum Disturbance {
     /// QEMU is killed and immediately restarted.
     KillQemu,
-    /// The daemon is killed and restarted. As QEMU does not reconnect to the new daemon, the guest is rebooted.
+    /// The daemon is killed and restarted. QEMU does not reconnect to the new daemon, so it is restarted as well.
     KillDaemon,
     StopQemu,
     StopDaemon,

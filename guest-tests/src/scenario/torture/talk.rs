@@ -1,5 +1,5 @@
-//! Traffic between stock guests. A program at each end sends and checks messages independently
-//! (`guest/stock_traffic.py`) and is polled for its progress.
+//! Traffic between stock guests. At each end, a program (`guest/stock_traffic.py`) sends and checks messages
+//! independently and is polled for its progress.
 
 use std::time::Duration;
 

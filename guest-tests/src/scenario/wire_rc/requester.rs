@@ -351,8 +351,8 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that copies of a NAK do not trigger further retransmissions. A responder sends only one NAK per gap: copies
-/// can only come from the network (IBTA 9.7.5.2).
+/// Checks that copies of a NAK do not trigger further retransmissions. A responder sends only one NAK per gap, so
+/// copies can only come from the network (IBTA 9.7.5.2).
 fn nak_copies(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -398,8 +398,8 @@ fn rnr_without_end(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks a sequence NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a sequence NAK if more
-/// packets follow one for which no receive request was posted.
+/// Checks a sequence NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a sequence NAK if a
+/// packet has no receive request and more packets follow it.
 fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, THREE)?;
     expect_send(link, 0)?;

@@ -63,8 +63,8 @@ fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that an ACK ends an RNR wait. It means that the receiver has become ready and has received a duplicate of the
-/// request.
+/// Checks that an ACK ends an RNR wait. Such an ACK means that the receiver has become ready and has received a
+/// duplicate of the request.
 fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -78,7 +78,7 @@ fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks the RNR timer codes that are long enough to measure (JingZhao interface, section 10.6).
+/// Checks the RNR timer codes whose delays are long enough to measure (JingZhao interface, section 10.6).
 fn rnr_codes(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -190,7 +190,7 @@ fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// Checks that the loss of the first response is detected when the other responses arrive and that the READ is retried
+/// Checks that the loss of the first response is detected when the other responses arrive, and that the READ is retried
 /// only once (IBTA 9.7.5.1.3).
 fn first_response_lost(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);

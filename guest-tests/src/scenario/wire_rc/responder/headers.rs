@@ -1,4 +1,5 @@
-//! Header fields that the HCA ignores, and those that make it drop the packet and count a specific reason.
+//! Header fields that the HCA ignores, and those that make it drop the packet and increment the counter for that
+//! reason.
 
 use anyhow::{Result, ensure};
 
