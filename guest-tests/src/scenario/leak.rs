@@ -1,7 +1,7 @@
 //! Detects whether a guest's kernel leaks memory when a driver is loaded and unloaded repeatedly.
 //!
 //! Free memory varies by many megabytes for other reasons: slabs fill up, and freed pages are kept in per-CPU lists. A
-//! leak recurs in each batch, and so shows in the median loss per batch.
+//! leak recurs in every batch, so it shows up in the median loss per batch.
 
 use std::time::Duration;
 

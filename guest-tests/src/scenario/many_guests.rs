@@ -29,8 +29,8 @@ use crate::lab::{Lab, guests_per_wave};
 use crate::report::{Report, line};
 
 const GUESTS: usize = 16;
-/// The processes to kill, in order. Each belongs to a different guest, whose number is `DISTANCE` higher than the
-/// previous one, modulo the number of guests.
+/// The processes to kill, in order. The guest number advances by `DISTANCE` each time, modulo the number of guests, so
+/// each process belongs to a different guest.
 const KILLS: [Victim; 6] =
     [Victim::Guest, Victim::Daemon, Victim::Guest, Victim::Daemon, Victim::Guest, Victim::Daemon];
 const DISTANCE: usize = 5;
@@ -92,7 +92,7 @@ impl<'a> Host<'a> {
         Ok(Self { site, members, begun, killed: BTreeSet::new(), messages: 0, incast_messages: 0 })
     }
 
-    /// Runs rounds until the time is up, all kills have occurred, and every pair of guests has met.
+    /// Runs rounds until the time is up, all kills have occurred, and every pair of guests has communicated.
     async fn communicate(&mut self, length: Duration) -> Result<()> {
         let until = Instant::now() + length;
         let all: Vec<usize> = (0..GUESTS).collect();

@@ -76,7 +76,8 @@ pub struct Scenario {
     pub about: &'static str,
     /// Whether the scenario runs on a pair of guests with one HCA each.
     pair: bool,
-    /// Whether the scenario must run alone. Other load would distort its measurements or break its fixed delays.
+    /// Whether the scenario must run alone. Other load would distort its measurements or make tests with fixed delays
+    /// fail.
     alone: bool,
     run: Run,
 }
@@ -735,7 +736,7 @@ impl Scenario {
         self.run_as(self.name, lab, report).await
     }
 
-    /// Like [`Self::run`], under another name.
+    /// Like [`Self::run`], but reports the scenario under the given name.
     async fn run_as(&self, name: &str, lab: &Lab, report: &mut Report) -> Result<()> {
         report.begin(name);
         let begun = Instant::now();

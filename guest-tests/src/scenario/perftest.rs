@@ -85,7 +85,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Creates a latency benchmark. As each run depends on thread placement, its result is the mean of several runs.
+/// Creates a latency benchmark. The result is the mean of several runs, since each run depends on thread placement.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }

@@ -1,5 +1,5 @@
-//! Three hosts on one Ethernet. The hosts and the network between them are network namespaces, which leaves the network
-//! of the machine that runs a scenario unchanged.
+//! Three hosts on one Ethernet. The hosts and the network between them are network namespaces, so a scenario does not
+//! change the network of the machine it runs on.
 //!
 //! ```text
 //!   host 1: eth0 192.0.2.1 --(veth)-- port1 of br0 in the namespace "wire", and so on
@@ -28,7 +28,7 @@ pub(super) struct Site {
     wire: Namespace,
 }
 
-/// Returns an address on the Ethernet. Host `n` (counted from 0) has number `n + 1`.
+/// Returns an IPv4 address on the Ethernet. Host `n` (counted from 0) has number `n + 1`.
 pub(super) fn ipv4(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, number)
 }
@@ -38,7 +38,7 @@ pub(super) fn ipv6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into())
 }
 
-/// Returns the number in a host's own address.
+/// Returns the number at the end of a host's own addresses.
 pub(super) fn number(host: usize) -> u8 {
     u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1)
 }

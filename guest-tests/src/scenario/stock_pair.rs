@@ -340,8 +340,8 @@ impl StockNode {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
-    /// Returns whether the kernel does not raise an event when the port first goes down. Kernel 6.12 raises an event
-    /// for a RoCE port only if the state differs from the last reported one, which is "down" until the first event.
+    /// Returns whether the kernel omits the event when the port first goes down. Kernel 6.12 raises an event for a RoCE
+    /// port only if the state differs from the last reported one, which is "down" until the first event.
     pub(super) async fn omits_first_port_event(&mut self) -> Result<bool> {
         Ok(self.gid.is_some() && self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }

@@ -80,7 +80,8 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends requests and waits for them to complete. As UC has no acknowledgements, all must succeed.
+    /// Sends requests and waits for them to complete. UC has no acknowledgements, so all must succeed even if packets
+    /// are lost.
     pub(super) async fn send(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -99,8 +100,8 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// Fails if the message does not arrive even though no packet was lost or if packets are lost in all [`ATTEMPTS`]
-    /// attempts.
+    /// Fails if the message does not arrive although no packet was lost, or if every one of the [`ATTEMPTS`] attempts
+    /// loses packets.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
         // A WRITE does not generate a completion at the receiver. It is followed by an empty message, whose completion
@@ -205,7 +206,7 @@ async fn sizes(pair: &mut Pair, op: SendOp, mtu: u16, direction: Direction) -> R
     link.destroy(pair).await
 }
 
-/// Checks that a message is dropped if no receive request is posted and that the next message arrives (section 11.3).
+/// Checks that a message is dropped if no receive request is posted, and that the next message arrives (section 11.3).
 async fn no_receive(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
     let dropped = Growth::of(&pair.b, "/engine/drops/no_receive").await?;

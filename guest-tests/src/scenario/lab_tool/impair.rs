@@ -19,7 +19,8 @@ const COMPARED: usize = 8;
 const EPISODES: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Ping-pong with content checks. It is the server in guest `a`, and the client if a server address is appended.
+/// Command for a ping-pong with content checks. It runs as the server, or as the client if the server's address is
+/// appended.
 const PING_PONG: &str = "ibv_rc_pingpong -d $HCAD_RDMA_DEVICE -c -n 500";
 
 /// Waits for guest `a` to become unreachable over RDMA and then reachable again, and for the link to go down at

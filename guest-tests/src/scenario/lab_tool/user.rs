@@ -70,7 +70,8 @@ impl User {
         Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
     }
 
-    /// Returns the same user, but with guests that stop when this program exits. A failed case thus leaves none behind.
+    /// Returns the same user, but with guests that stop when this program exits. This way, a failed case leaves no
+    /// guests behind.
     pub(super) fn bound(&self) -> Self {
         let own = format!("--for-pid={}", std::process::id());
         Self { options: self.options.iter().cloned().chain([own]).collect(), ..self.clone() }
@@ -168,7 +169,7 @@ impl User {
         Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// Waits until the testbed has at least two processes, counting their children, and returns all of them.
+    /// Waits until the testbed has at least two processes, including child processes, and returns all of them.
     pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {

@@ -64,8 +64,8 @@ pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Re
     Ok(verified)
 }
 
-/// Kills the first member or its daemon while the two are sending to each other. The other must report that it has lost
-/// its peer.
+/// Kills the first member or its daemon while both members are sending to each other. The second member must report
+/// that it has lost its peer.
 pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
     let lines = connect(pair, &[(0, 1), (1, 0)]).await?;
     let mut work = work(pair, &lines, u32::MAX)?.into_iter();
@@ -92,7 +92,7 @@ pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
         if !struck.get() {
             return result;
         }
-        // The result does not matter, as the guest will be replaced.
+        // Ignore the victim's result, since its guest will be replaced.
         std::future::pending().await
     };
     let peer_ends =

@@ -116,7 +116,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs the cases for any InfiniBand HCA.
+/// Runs the cases that apply to any InfiniBand HCA.
 pub(in super::super) async fn cases(report: &mut Report, hint: &str, pair: &mut StockPair) -> Result<()> {
     for &(mode, mtu) in MODES {
         report.case(&format!("{mode} mode"), hint, switch(pair, mode, mtu)).await?;
@@ -245,8 +245,8 @@ async fn ibping(pair: &mut StockPair) -> Result<()> {
 }
 
 async fn ping_agent(pair: &mut StockPair) -> Result<()> {
-    /// Maximum number of pings until the server replies. The server does not report when it is ready, so the client
-    /// pings it once per second.
+    /// Maximum number of pings before giving up. The server does not report when it is ready, so the client pings it
+    /// once per second until it replies.
     const ATTEMPTS: usize = 20;
     let lid = pair.b.id.to_string();
     for attempt in 1.. {

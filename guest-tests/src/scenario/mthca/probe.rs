@@ -69,7 +69,7 @@ const SYSFS: &[(&str, &str)] = &[
 /// Interrupt names, each with the minimum count once the port is active.
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
-/// Module parameters for non-default table sizes. Some make a table smaller than the chunks that tables are mapped in
+/// Module parameters for non-default table sizes. Some make a table smaller than the chunks in which tables are mapped
 /// (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
@@ -82,8 +82,8 @@ const RECOVERY: Duration = Duration::from_secs(40);
 /// Counter of device resets requested by the driver.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Cycles that unload and reload the driver. Each takes at least a second, in which the driver waits for the device to
-/// reset.
+/// Cycles that unload and reload the driver. Each takes at least a second, during which the driver waits for the device
+/// to reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
@@ -257,9 +257,9 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// Removes a known warning from kernel messages. The driver unregisters the device while running on a WQ_MEM_RECLAIM
-/// workqueue. This flushes an `ib_core` workqueue that lacks the flag. The kernel warns only if the flushed workqueue
-/// is busy.
+/// Removes a known warning from kernel messages. The driver unregisters the device in a work item of a WQ_MEM_RECLAIM
+/// workqueue. Unregistering flushes an `ib_core` workqueue that lacks this flag. The kernel warns only if the flushed
+/// workqueue is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";

@@ -19,7 +19,7 @@ use crate::vm::LastState;
 const OTHER_PORT: u16 = PORT + 1;
 /// Path of a device's counter of received RoCE packets.
 const RECEIVED: &str = "/port/roce";
-/// Number of packets that prove progress.
+/// Number of packets that a device must receive to prove progress.
 const UNDER_WAY: u64 = 100;
 const PROGRESS: Duration = Duration::from_secs(60);
 /// How long QEMU may take to release a card's memory after it reports the card's deletion.
@@ -106,7 +106,7 @@ impl Site {
         Ok(RunningProgram { server, client })
     }
 
-    /// Waits until a device has received more packets.
+    /// Waits until a device has received [`UNDER_WAY`] more packets.
     async fn await_packets(&self, device: u16) -> Result<()> {
         let control = self.daemon.controls_of(device);
         let before = control.counter(RECEIVED).await?;
