@@ -1,4 +1,4 @@
-//! Uses the stock verbs in a guest. A program in the guest reads one command per line and executes it through
+//! Uses the stock verbs stack in a guest. A program in the guest reads one command per line and executes it through
 //! rdma-core's Python bindings.
 //!
 //! The program (`guest/stock_verbs.py`) runs until [`StockVerbs::close`]. It uses the kernel's driver and rdma-core's
@@ -177,7 +177,7 @@ impl StockVerbs {
     /// Invalidates a window through a queue pair.
     ///
     /// # Errors
-    /// Fails if the request fails.
+    /// Fails if the window cannot be invalidated.
     pub async fn unbind(&self, vm: &mut Vm, qp: StockQp, window: StockWindow) -> Result<()> {
         self.ask(vm, "unbind", json!({ "qp": qp.id, "window": window.id })).await
     }

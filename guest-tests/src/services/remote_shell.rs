@@ -1,4 +1,4 @@
-//! A remote shell, with which Open MPI starts its daemons in other guests. It accepts any client that can reach it, so
+//! A remote shell that Open MPI uses to start its daemons in other guests. It accepts any client that can reach it, so
 //! use it only on a network of test guests.
 
 /// The client's path in the guest. Set Open MPI's `plm_ssh_agent` parameter to it.

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn explicit_rank_must_exist_and_have_port() {
+    fn rejects_invalid_explicit_rank_hosts_and_port() {
         let node = |args: NodeArgs| args.node(|_| None);
         assert_eq!(node(written(1, &["n1", "n2"], 4000)).unwrap().size(), 2);
         for bad in

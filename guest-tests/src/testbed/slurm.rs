@@ -59,7 +59,7 @@ impl Task {
         );
         let own =
             hosts.get(usize::from(rank)).with_context(|| format!("rank {rank} of {size} does not exist"))?;
-        // The environment does not describe how ranks are distributed, but this task's own host must match.
+        // The environment does not describe how ranks are distributed, but this task's rank must map to its own host.
         let node = variable("SLURM_NODEID").and_then(|number| nodes.get(number.parse::<usize>().ok()?));
         ensure!(
             node.is_none_or(|node| node == own),

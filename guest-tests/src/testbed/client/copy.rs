@@ -69,9 +69,9 @@ pub(super) async fn into_guest(
     target: &Target,
     to: &Path,
 ) -> Result<()> {
-    // Resolve the path, since one such as `.` has no last component.
+    // Resolve the path, because a path such as `.` has no last component.
     let from = from.canonicalize().with_context(|| from.display().to_string())?;
-    // If the logs are in the directory itself, everything is copied.
+    // If the log directory is the copied directory itself, exclude nothing.
     let excluded = excluded.and_then(|path| path.canonicalize().ok()).filter(|path| *path != from);
     let to_text = to.to_str().with_context(|| format!("guest path {} is not valid UTF-8", to.display()))?;
     let (is_folder, _) = session::run(target, &["test", "-d", to_text], Vec::new()).await?;

@@ -52,7 +52,7 @@ enum Report {
 enum Notice {
     AllReady,
     AllEnded,
-    /// The command in a guest has failed. Without a status, the guest was lost.
+    /// The command in a guest has failed with `status`. If that is `None`, the guest was lost.
     Failed {
         rank: u8,
         status: Option<u8>,
@@ -168,7 +168,7 @@ async fn connect(node: &Node) -> Result<TcpStream> {
         };
         match timeout(FIRST_MESSAGE, attempt).await {
             Ok(Ok(stream)) => return Ok(stream),
-            // The other guest may start later.
+            // Guest 0 may start later, so retry until the deadline.
             error if Instant::now() >= deadline => {
                 let error = error.map_or_else(
                     |_| "no reply".to_owned(),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guest_of_other_job_or_same_rank_is_rejected() {
+    async fn guest_of_other_job_or_with_duplicate_rank_is_rejected() {
         let mut all = gather(2).await;
         let error = stranger(&all[0], "8.0", 1).await.to_string();
         assert!(error.contains("another testbed"), "{error}");

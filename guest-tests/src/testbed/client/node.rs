@@ -15,7 +15,8 @@ use crate::testbed::name::Target;
 use crate::testbed::node::NodeArgs;
 use crate::testbed::protocol::Description;
 
-/// Exit status if only another guest has failed, as for a program killed by SIGTERM.
+/// Exit status if another guest has failed but this guest's command has not, the same as for a program killed by
+/// SIGTERM.
 const TERMINATED: u8 = 128 + 15;
 
 /// Arguments of [`super::Command::Node`].
@@ -47,7 +48,7 @@ impl Node {
         let listener = listen(&node).await?;
         let mut gathering = until_signal(Gathering::join(&node, listener)).await?;
         let (task, start) = (self.task, start(self.command));
-        // The name includes the rank: hosts that share a home directory also share the log directory.
+        // The name includes the rank because hosts that share a home directory also share the log directory.
         let prefix = format!("node-{}-", node.rank);
         let job = Job { wanted: &wanted, prefix: &prefix, logs: task.logs.as_deref() };
         let run = async |description: &Description| in_guest(description, &task, start, &mut gathering).await;

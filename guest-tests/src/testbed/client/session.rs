@@ -55,7 +55,7 @@ impl Session {
     /// Starts a command.
     ///
     /// # Errors
-    /// Fails if the guest does not exist, or is already running the maximum number of commands.
+    /// Fails if the guest does not exist or is already running the maximum number of commands.
     pub(super) async fn start(target: &Target, start: Start) -> Result<Self> {
         let mut connection = Connection::open(&target.testbed).await?;
         let request = Request::Exec { guest: target.guest, start };
@@ -164,7 +164,7 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
 /// Runs a command and returns its output. The command must succeed.
 ///
 /// # Errors
-/// Same as for [`Session::start`] and [`Session::run`], or the command fails.
+/// Same as for [`Session::start`] and [`Session::run`]. Also fails if the command fails.
 pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
     let (status, text) = run(target, argv, input).await?;
     ensure!(

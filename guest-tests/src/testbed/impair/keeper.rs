@@ -17,7 +17,7 @@ use crate::testbed::name::GuestName;
 /// Name of the log file in the testbed's run directory.
 const LOG: &str = "impairments.log";
 
-/// A guest's device, as needed to impair its network connection.
+/// The data needed to impair the network connection of a guest's device.
 #[derive(Clone, Debug)]
 pub(in crate::testbed) struct Link {
     pub(in crate::testbed) guest: GuestName,
