@@ -30,7 +30,7 @@ macro_rules! round_trip {
     })*};
 }
 
-/// Parses the input as a command, as its output, as a command slot, and as a mailbox block.
+/// Parses the input as a command, as the output of that command, as a command slot, and as a mailbox block.
 pub fn decode_mlx5_command(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(input, seen, Slot, Block, OutputHeader);

@@ -133,7 +133,7 @@ fn read_wqes(bytes: &[u8], opcode: u8, service: ServiceType) {
 }
 
 /// Runs a sequence of QP commands. The input is the inbox of a QP command followed by four-byte operations. Each
-/// operation changes one byte of the inbox and passes it to a command.
+/// operation changes one byte of the inbox and passes the inbox to a command.
 fn run_qp_commands(bytes: &[u8]) {
     let (inbox, operations) = bytes.split_at(bytes.len().min(ModifyQp::LEN));
     let mut inbox: [u8; ModifyQp::LEN] = padded(inbox);

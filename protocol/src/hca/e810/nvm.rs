@@ -1,4 +1,4 @@
-//! Flash image: the words that drivers read from the shadow RAM and the areas it points to.
+//! Flash image: the words that drivers read from the shadow RAM, and the areas that those words point to.
 //!
 //! # Spec
 //! E810 interface, section 5.3.

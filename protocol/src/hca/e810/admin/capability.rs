@@ -26,7 +26,8 @@ layout! {
         @4   number: u32,
         /// The meaning depends on the capability.
         @8   logical_id: u32,
-        /// The meaning depends on the capability. For queues and vectors, this is the number of the first.
+        /// The meaning depends on the capability. For queues and vectors, this is the number of the first queue or
+        /// vector.
         @12  physical_id: u32,
     }
 }

@@ -119,7 +119,7 @@ layout! {
         @1[6]  local_loopback: bool,
         /// Whether the VSI discards its own frames on receive.
         @1[7]  source_prune: bool,
-        /// Whether the VSI receives only frames whose VLAN prune list contains it.
+        /// Whether the VSI receives only frames in VLANs whose prune list contains the VSI.
         @2[0]  vlan_prune: bool,
         /// Selects additional prune lists.
         @2[3:1]  other_prune: u8 => Hex,
@@ -133,9 +133,9 @@ layout! {
     pub struct SecuritySection[2] {
         /// Whether context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: whether the VSI can send only from addresses that it receives frames at.
+        /// MAC anti-spoofing: whether the VSI can send only from addresses at which it receives frames.
         @0[2]  mac_anti_spoof: bool,
-        /// Whether the VSI can send only frames whose VLAN prune list contains it.
+        /// Whether the VSI can send only frames in VLANs whose prune list contains the VSI.
         @0[4]  vlan_prune: bool,
         /// Selects additional prune lists.
         @0[7:5]  other_prune: u8 => Hex,

@@ -231,7 +231,7 @@ pub enum FlushedQueues {
 }
 
 impl FlushedQueues {
-    /// Combines whether the send queue and the receive queue had requests.
+    /// Returns the variant that matches whether each queue had requests.
     pub const fn new(send: bool, receive: bool) -> Self {
         match (send, receive) {
             (false, false) => Self::Neither,
