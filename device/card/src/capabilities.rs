@@ -1,8 +1,8 @@
 //! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only those needed to
 //! serve devices.
 //!
-//! Capabilities are per thread and inherited from the creator. A thread created before the sandbox is complete must
-//! therefore drop its own; threads created later inherit the reduced set.
+//! Capabilities are per thread, and a new thread inherits those of its creator. A thread created before the sandbox is
+//! complete must therefore drop its own. Threads created later inherit the reduced set.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -22,8 +22,8 @@ pub fn begin() {
 }
 
 /// Starts a thread that needs no capabilities, such as one that only writes to open descriptors. If the sandbox is
-/// enabled, the thread drops its capabilities before this function returns: the seccomp filter installed later would
-/// block the drop.
+/// enabled, the thread drops its capabilities before this function returns, since the seccomp filter installed later
+/// would block this.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.
@@ -67,7 +67,7 @@ pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     Ok(kept)
 }
 
-/// Drops this thread's effective capabilities while `ask` runs.
+/// Runs `ask` without this thread's effective capabilities, then restores them.
 pub fn without<T>(ask: impl FnOnce() -> T) -> T {
     let had = capabilities(None);
     if let Ok(had) = had {

@@ -12,8 +12,8 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
 
 /// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
-/// may exceed this limit. The frames, and as many bytes of guest memory, should still be in the L2 cache when the
-/// receiver reads them.
+/// may exceed this limit. The limit is low enough that the frames, and as many bytes of guest memory, should still be
+/// in the L2 cache when the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -73,7 +73,7 @@ impl TxBatch {
     }
 
     /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
-    /// requester's location drops the reply: if it were flooded, one peer's requests would burden the other members.
+    /// requester's location drops the reply, since flooding it would let one peer's requests burden the other members.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);
     }
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_padded_only_if_run_grows() {
+    fn padding_is_omitted_if_unneeded_or_too_long() {
         for lengths in [&[4158, 4158][..], &[4174, 4158], &[4158, 100, 4158], &[4150, 4174], &[122, 138]] {
             let plain = runs(&mut roce_batch(lengths), Padding::Refused);
             assert_eq!(runs(&mut roce_batch(lengths), Padding::Accepted), plain);

@@ -1,6 +1,6 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! They are applied between an HCA and its fabric. This module does no I/O and does not read the clock: the caller
+//! They are applied between an HCA and its fabric. This module does no I/O and does not read the clock. The caller
 //! passes in frames and the time, and gets frames back either immediately or at [`Impairments::next_deadline`]. All
 //! randomness comes from the rules' seeds, so the same input always produces the same output.
 
@@ -82,7 +82,7 @@ struct ActiveRule {
     matched: u64,
     hits: u64,
     rng: ChaCha8Rng,
-    /// Log limit of the rule, separate so that one rule cannot suppress another's lines.
+    /// Log limit of this rule. Each rule has its own so that one cannot suppress another's log lines.
     site: Site,
 }
 
@@ -149,7 +149,7 @@ impl Impairments {
     }
 
     /// Applies the rules to a frame. `origin` becomes [`Frame::origin`] if the frame is held. Call
-    /// [`Impairments::release`] afterwards: the frame may have overtaken held ones.
+    /// [`Impairments::release`] afterwards, since held frames that this one has overtaken may now be due.
     pub fn apply_rules(
         &mut self,
         now: Instant,

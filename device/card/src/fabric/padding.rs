@@ -5,8 +5,9 @@
 
 use protocol::net::ether::{EtherFrame, EtherType};
 
-/// Maximum number of padding bytes. Only the first packet of a WRITE contains a RETH, and only the last can contain
-/// immediate data. READ responses differ by less: the length of an AETH.
+/// Maximum number of padding bytes: the length of a RETH plus that of immediate data. Only the first packet of a WRITE
+/// contains a RETH, and only the last can contain immediate data. The packets of a READ response differ by less, the
+/// length of an AETH.
 pub const MAX_PADDING: usize = 16 + 4;
 
 /// A frame may be padded by at most `1 / MIN_LEN_RATIO` of its padded length.
@@ -24,7 +25,8 @@ pub(super) fn is_small(len: usize, segment: usize) -> bool {
     segment.checked_sub(len).is_some_and(|padding| padding <= MAX_PADDING.min(segment / MIN_LEN_RATIO))
 }
 
-/// Returns whether a frame may be padded. Only RoCE frames without padding qualify: the receiver can find their end.
+/// Returns whether a frame may be padded. Only RoCE frames without padding qualify, since the receiver can find where
+/// their packet ends.
 pub fn can_pad(frame: &[u8]) -> bool {
     packet_end(frame) == Some(frame.len())
 }
@@ -98,7 +100,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn other_and_invalid_frames_are_unchanged() {
+    fn non_roce_and_invalid_frames_are_unchanged() {
         let valid = roce(MacAddr::default(), MacAddr::default(), 100, 7);
         let changed = |at: usize, value: u8| {
             let mut frame = valid.clone();
@@ -118,7 +120,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn padding_is_limited_in_bytes_and_share() {
+    fn padding_has_absolute_and_relative_limit() {
         assert!(is_small(4158, 4174) && is_small(314, 330) && is_small(330, 330));
         assert!(!is_small(4150, 4174), "at most 20 bytes");
         assert!(!is_small(122, 138), "at most a sixteenth of the frame");

@@ -220,7 +220,8 @@ impl RingFabric {
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
         } else if !self.macs.learn(now, source.mac, owner) {
-            // The next frame from the MAC's owner must be learned, because it ends the claim of this one.
+            // Remove the MAC from the cache so that the next frame from its owner is learned. Learning that frame ends
+            // this sender's claim to the MAC.
             self.last = self.last.filter(|(last, ..)| last.mac != source.mac);
             Foreign::Mac
         } else {

@@ -406,7 +406,8 @@ impl Switch {
         admitted
     }
 
-    /// Ensures that the next frame from the owner of `mac` is learned, and thereby ends another sender's claim to it.
+    /// Removes `mac` from the caches so that the next frame from its owner is learned. Learning that frame ends the
+    /// rejected sender's claim to the MAC.
     fn relearn(&mut self, mac: MacAddr) {
         self.last = self.last.filter(|last| last.src != mac);
         self.last_own = self.last_own.filter(|(last, _)| *last != mac);
@@ -414,8 +415,8 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, every frame goes to it, which costs less than flooding. The exception is when
-        // other peers are absent: frames to them must not reach any other peer.
+        // If there is only one peer, every frame goes to it, which costs less than flooding. The exception is when a
+        // peer specified by name is absent, since frames for it must not go to the peer that is present.
         if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }

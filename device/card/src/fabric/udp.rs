@@ -194,7 +194,8 @@ impl UdpFabric {
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // The next send after an ICMP error returns it. Such errors are expected while a peer is down.
+                // After an ICMP error, the next send fails with that error. Such errors are expected while a peer is
+                // down.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -224,8 +225,8 @@ impl UdpFabric {
         run
     }
 
-    /// Sends a message about padding. The receiver counts it towards the rate limit and the frames of this peer, but
-    /// the fabric's frame counters exclude it.
+    /// Sends a message about padding. The receiver counts it towards this HCA's rate limit and `PeerRow::rx_frames`.
+    /// The fabric's counters of sent and received frames exclude it.
     fn send_message(&self, peer: usize, message: Message) -> io::Result<()> {
         let destination = self.switch.addr(peer).ok_or(io::ErrorKind::NotFound)?;
         self.send_bytes(destination, &message.frame(self.own), None)

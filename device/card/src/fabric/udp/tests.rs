@@ -6,7 +6,7 @@ use super::*;
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
-/// MAC of HCAs in tests that do not depend on it.
+/// MAC of HCAs in tests where its value does not matter.
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 fn localhost() -> SocketAddr {
@@ -358,7 +358,7 @@ fn agreement_is_renewed_while_in_use() {
 }
 
 #[test]
-fn padding_stops_when_other_program_replaces_peer() {
+fn padding_stops_when_another_program_replaces_peer() {
     let [mut a, mut b] = mesh();
     if a.max_run == 1 {
         return;
@@ -377,7 +377,7 @@ fn padding_stops_when_other_program_replaces_peer() {
 }
 
 #[test]
-fn forged_accept_is_ignored() {
+fn forged_acceptance_is_ignored() {
     let [mut a, b, mut c] = mesh();
     if a.max_run == 1 {
         return;
