@@ -29,9 +29,9 @@
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
 //!   through the switch of the sender's HCA and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
-//! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. So a remote Set is rejected
-//!   unless the guest has configured an M_Key and the request carries it. A port that is down or that software has not
-//!   opened does not answer any request.
+//! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. A remote Set is therefore
+//!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down or that software
+//!   has not opened does not answer any request.
 //!
 //! This module does no I/O and does not read the clock. A MAD from the guest arrives through MAD_IFC or as a frame to
 //! one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
@@ -167,7 +167,7 @@ pub struct View {
 pub enum Output {
     /// Deliver to a guest QP.
     ToGuest(Datagram),
-    /// Send to another HCA or to all HCAs if the destination LID is [`PERMISSIVE_LID`].
+    /// Send to another HCA, or to all HCAs if the destination LID is [`PERMISSIVE_LID`].
     ToFabric(Datagram),
     /// Enable or disable the port until the next reset.
     Link(bool),
@@ -215,8 +215,8 @@ impl Handler {
     }
 }
 
-/// How long only the agents answer after the port is opened. Software posts receive buffers before it is ready to
-/// answer, and Linux logs a warning for requests that it cannot answer yet.
+/// Time after the port is opened during which only the agents answer. Software posts receive buffers before it is ready
+/// to answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// InfiniBand management for one HCA.
@@ -415,9 +415,10 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, and no peer may act as one: a
-    /// remote Set must carry the M_Key configured by the guest and is rejected if the guest has configured none.
-    /// Set(SMInfo) is exempt. SMInfo belongs to the subnet manager software, which the port's M_Key does not protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, and no peer may act as one. A
+    /// remote Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured
+    /// none. Set(SMInfo) is exempt. SMInfo belongs to the subnet manager software, which the port's M_Key does not
+    /// protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_clock_does_not_add_tokens() {
+    fn clock_going_backwards_adds_no_tokens() {
         let mut bucket = Bucket::new(NonZeroU32::new(10).unwrap());
         assert_eq!(taken(&mut bucket, 7, 5), 1);
         assert_eq!(taken(&mut bucket, 3, 5), 0);

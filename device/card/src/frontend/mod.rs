@@ -264,7 +264,7 @@ pub trait Frontend: Sized + 'static {
         None
     }
 
-    /// Appends the BAR offsets of the eight-byte doorbells of existing queues.
+    /// Appends the BAR offsets of existing queues' eight-byte doorbells.
     fn doorbell_words(&self, words: &mut Vec<u64>) {
         let _ = words;
     }
@@ -319,7 +319,7 @@ pub trait Frontend: Sized + 'static {
     /// resets it.
     fn fail(&mut self, cx: &mut Context<'_>);
 
-    /// Returns the interface's counters since the device was created.
+    /// Returns the interface's counters, which start at zero when the device is created and survive resets.
     fn counters(&self) -> Self::Counters;
 
     /// Resets the device to its power-on state, after a function-level reset or when the client disconnects. No DMA

@@ -14,14 +14,14 @@ pub const POLLS_AT_ONCE: usize = 16;
 /// Maximum number of records polled at the end of a turn of the device thread.
 pub const POLLS_PER_TURN: usize = 256;
 
-/// Queues by slot and the active rounds. A slot identifies one or more doorbells that its queues share.
+/// The queues of each slot, and the active rounds. A slot identifies one or more doorbells that its queues share.
 #[derive(Debug)]
 pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`, which must contain each slot at most once. Otherwise, it could grow during a long round
-    /// if software repeatedly rang another doorbell whose rounds are short.
+    /// The slots in `active`, used to keep duplicates out of it. With duplicates, `active` could grow during a long
+    /// round if software repeatedly rang another doorbell whose rounds are short.
     queued: BTreeSet<S>,
 }
 
@@ -88,7 +88,7 @@ impl<S: Copy + Ord> PollRounds<S> {
         queues.last
     }
 
-    /// Returns whether a round may be active, which requires another turn.
+    /// Returns whether a round may be active, in which case another turn is needed.
     pub fn is_active(&self) -> bool {
         !self.active.is_empty()
     }

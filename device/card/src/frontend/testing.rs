@@ -165,7 +165,7 @@ impl<F: Frontend> Guest<F> {
         self.wire();
     }
 
-    /// Passes the eventfds to the device. Call this again after they have been removed, as a VMM does.
+    /// Passes the eventfds to the device, as a VMM does. Call this again after they have been removed.
     pub fn wire(&mut self) {
         for (vector, fd) in self.vectors.iter().enumerate() {
             self.hca.interrupts().set_eventfd(vector, Some(fd.try_clone().unwrap()));

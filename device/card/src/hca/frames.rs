@@ -250,7 +250,7 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    /// Moves the last frame in the batch to the frames that this HCA has sent to itself.
+    /// Moves the last frame in the batch to the queue of frames that this HCA sends to itself.
     fn loop_last(&mut self, offload: Offload, about: impl FnOnce() -> About) {
         let is_active = self.is_port_active();
         let Some(frame) = self.outbound.last() else { return };
@@ -261,7 +261,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.drop_last();
     }
 
-    /// Delivers the frames that this HCA or its management addressed to this HCA.
+    /// Delivers the frames that this HCA or its management sent to the HCA itself.
     pub(super) fn deliver_looped(&mut self) {
         if self.looped.is_empty() {
             return;
@@ -407,10 +407,10 @@ impl<F: Frontend> Hca<F> {
     }
 }
 
-/// Calls `act` with the frame in wire format or with the frames of its packets if it carries several.
+/// Calls `act` with the frame in wire format, or with one frame per packet if the frame carries several.
 ///
 /// # Errors
-/// Fails if the frame should carry several packets but is invalid.
+/// Fails if the frame is marked for segmentation but cannot be divided into packets.
 fn for_each_wire_frame(frame: &[u8], offload: Offload, mut act: impl FnMut(&[u8])) -> Result<(), WireError> {
     match offload {
         Offload::None => act(frame),

@@ -36,7 +36,8 @@ impl LoopedFrames {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the buffer. Its size is bounded: it never holds more than one turn sends.
+    /// Drops all frames, but keeps the buffer. The buffer stays small, since it never holds more than the frames of one
+    /// turn.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

@@ -8,8 +8,8 @@
 //! | source and destination LID | MACs of the ports, as configured or derived from the LIDs |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
 //!
-//! The headers contain nothing specific to hcad, which lets soft-RoCE be a peer. Path bits are not transmitted, as
-//! every port has only one LID. The SL is not transmitted if software sets a traffic class in the GRH.
+//! The headers contain nothing specific to hcad, so soft-RoCE nodes can be peers as well. Path bits are not
+//! transmitted, as every port has only one LID. The SL is not transmitted if software sets a traffic class in the GRH.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`; IBTA annex A17, section A17.3.2.

@@ -22,15 +22,16 @@ pub(super) enum RdmaHalf {
     /// The guest's kernel receives all RoCE packets.
     #[default]
     Disabled,
-    /// The engine receives RoCE packets to the port's MAC address: the driver does not report the guest's IP addresses
-    /// and VLANs. Each QP checks the IP addresses and the VLAN of its own connection.
+    /// The engine receives RoCE packets to the port's MAC address, since the driver does not report the guest's IP
+    /// addresses and VLANs. Each QP checks the IP addresses and the VLAN of its own connection.
     OfMac,
     /// The engine receives RoCE packets to one of these addresses. The front-end bounds their number.
     OfAddresses(Vec<RoceAddress>),
 }
 
 impl RdmaHalf {
-    /// Returns whether a frame is for the engine. RoCE packets to a group are, unless the RDMA half is disabled.
+    /// Returns whether a frame is for the engine. Unless the RDMA half is disabled, this includes every RoCE packet to
+    /// a multicast MAC.
     pub(super) fn takes(&self, frame: &[u8], own: &Identity) -> bool {
         if let Self::Disabled = self {
             return false;

@@ -277,7 +277,7 @@ fn frames_to_nic_have_icrc() {
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "the engine needs no ICRC");
 }
 
-/// A NIC's driver receives frames as a wire carries them.
+/// A NIC's driver receives frames as they would appear on a wire.
 #[test]
 fn nic_receives_one_packet_per_frame() {
     let mut hca = nic(1);

@@ -45,7 +45,7 @@ impl Groups {
         let defaults = McMemberRecord {
             qkey: Qkey::new(0x0b1b),
             mtu_selector: EXACTLY,
-            // At most 2048 bytes: otherwise, IPoIB would use a larger MTU than some ports support.
+            // Limited to 2048 bytes. Otherwise, IPoIB would use a larger MTU than some ports support.
             mtu: mtu.min(4),
             pkey: Pkey::DEFAULT,
             rate_selector: EXACTLY,
@@ -88,8 +88,8 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Ends the requested kinds of membership that the guest's port has in a group. Deletes the group if no membership
-    /// remains, unless it is the broadcast group.
+    /// Clears the requested JoinState bits of the guest's port in a group. Deletes the group if no bit remains set,
+    /// unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
         context: &SaContext<'_>,
@@ -181,8 +181,8 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
         && admits(Quantity::LifeTime, group.life_time)
 }
 
-/// Returns the LID of a group. Groups may share a LID: only switches use it, and the virtual switch floods multicast
-/// packets.
+/// Returns the LID of a group. Groups may share a LID, since only switches use it and the virtual switch floods
+/// multicast packets.
 pub(super) fn mlid(mgid: &[u8; 16]) -> Lid {
     if *mgid == BROADCAST {
         return Lid::new(FIRST_MLID);

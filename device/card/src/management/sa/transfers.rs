@@ -179,8 +179,8 @@ impl Transfer {
         let data = rest.get(..DATA_LEN).unwrap_or(rest);
         let segments = self.segments();
         let (first, last) = (number == 1, number == segments);
-        // PayloadLength is the length of the whole table in the first segment and of the segment itself in the last
-        // one.
+        // In the first segment, PayloadLength covers the whole table and the SA headers of all segments. In the last or
+        // only segment, it covers just that segment.
         let length = match (first, last) {
             (_, true) => SA_HEADER_LEN + data.len(),
             (true, false) => {

@@ -1,16 +1,17 @@
-//! Stores to guest memory polled by software.
+//! Stores to guest memory that software polls.
 //!
 //! Some software polls its memory instead of waiting for the completion of a WRITE. It polls the last byte of a
 //! message, or all bytes of a short message, and may modify the memory as soon as it has seen the data. Each write
 //! therefore stores its last bytes in order, after all other bytes, and stores each byte only once. `memcpy` is
-//! unsuitable: it may store bytes in any order, or store a byte twice and thereby overwrite a modification by software.
+//! unsuitable because it may store bytes in any order, or store a byte twice and thereby overwrite a modification by
+//! software.
 
 use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{ByteValued, VolatileSlice};
 
-/// Number of final bytes of a write that are stored in order. Messages that software polls, such as rsockets credits,
-/// are shorter than this.
+/// Number of bytes at the end of a write that are stored in order. Messages that software polls, such as rsockets
+/// credits, are shorter than this.
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.

@@ -21,7 +21,8 @@ const AETH: usize = 4;
 
 /// Number of forged source MACs, which exceeds the number that the fabric learns from one peer.
 const FORGED_MACS: u16 = 600;
-/// Number of frames served in a burst, oldest first.
+/// Number of frames that the HCA handles from each burst, oldest first. By then, newer MACs have replaced their source
+/// MACs in the fabric's table.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
