@@ -144,7 +144,7 @@ impl Queue {
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
 
-    /// Recycles the buffer of a written chunk from [`Queue::take`].
+    /// Releases a written chunk that [`Queue::take`] returned, and recycles its buffer.
     pub(super) fn done(&self, mut chunk: Vec<u8>) {
         let mut state = self.lock();
         state.waiting = state.waiting.saturating_sub(chunk.len());
@@ -176,8 +176,8 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Locks the state. Poisoning is ignored: if a thread panics while it holds the lock, the state still holds only
-    /// complete entries.
+    /// Locks the state. Poisoning is ignored because the state contains only complete entries even if a thread panics
+    /// while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

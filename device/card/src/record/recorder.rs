@@ -17,8 +17,8 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// How long a stopping device waits for its recording to be written. The limit keeps a slow disk from delaying the
-/// daemon.
+/// Maximum time to wait for the last entries to be written when a recording is closed. Without a limit, a slow disk
+/// could block the daemon.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.

@@ -1,4 +1,4 @@
-//! Where a device reports its inputs and outputs. While recording, they are written to the file. During a replay, the
+//! Where a device reports its inputs and outputs. In a recording, they are written to the file. In a replay, the
 //! outputs are compared with the recorded ones.
 
 use std::fmt;
@@ -219,7 +219,7 @@ fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     }
 }
 
-/// Locks the source. Poisoning is ignored: the replay state stays valid even if the device panics.
+/// Locks the source. Poisoning is ignored because the replay state stays valid even if the device panics.
 fn lock(source: &Mutex<ReplaySource>) -> MutexGuard<'_, ReplaySource> {
     source.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -139,7 +139,7 @@ fn recording_has_header_and_end_entry() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the recording contains only the chunks written before its death.
+/// If the daemon is killed, the recording contains only the chunks written by then.
 #[test]
 fn truncated_recording_replays_complete_chunks() {
     let whole = record_of(1000);

@@ -1,5 +1,5 @@
 //! Prepares log lines for writing. Because a guest or a peer may control a line's content, lines are truncated to
-//! [`MAX_LEN`] and count against their thread's allowance. [`Line`] describes the exceptions.
+//! [`MAX_LEN`] and count against the number of bytes that their thread may log. [`Line`] describes the exceptions.
 
 use std::io::{self, Write};
 
@@ -39,8 +39,8 @@ pub(super) struct Line {
     lines: Lines,
     /// Whether the line is truncated to [`MAX_LEN`]. This applies to all lines except panics.
     is_bounded: bool,
-    /// Whether the line counts against the allowance. Panics do not count. Lines below the info level do not count
-    /// either: only the operator can enable them.
+    /// Whether the line counts against the byte allowance. Panics do not count. Lines below the info level do not count
+    /// either, since only the operator can enable them.
     is_counted: bool,
 }
 
@@ -117,7 +117,7 @@ mod tests {
     use super::super::log::{BURST_LEN, Site};
     use super::*;
 
-    /// Number of truncated lines that exhaust the allowance, even if it is partly refilled during the test.
+    /// Number of truncated lines that exhaust the byte allowance, even if it is partly refilled during the test.
     const LINES: u64 = BURST_LEN / MAX_LEN as u64 + 100;
 
     /// Logs [`LINES`] lines of twice the maximum length on a new thread. Returns the first line and whether the thread

@@ -73,7 +73,7 @@ std::thread_local! {
     static ALLOWANCE: Allowance = const { Allowance::new() };
 }
 
-/// Deducts a line from this thread's allowance.
+/// Deducts a line of `len` bytes from this thread's allowance.
 pub(super) fn count(len: usize) {
     ALLOWANCE.with(|allowance| allowance.spend_at(now_ms(), len as u64));
 }
@@ -138,9 +138,8 @@ macro_rules! log_line {
 
 /// Expands to the log target of the calling module, as a constant.
 ///
-/// Users depend on targets, for example in log filters. To keep them independent of how the code is divided into
-/// crates, `card::vfio` logs as `device::vfio`, for example, and the interface `mthca` logs as
-/// `device::frontend::mthca`.
+/// Users rely on targets, for example in log filters. Targets therefore do not depend on how the code is divided into
+/// crates. For example, `card::vfio` logs as `device::vfio` and the interface `mthca` as `device::frontend::mthca`.
 #[macro_export]
 macro_rules! log_target {
     () => {{

@@ -52,7 +52,7 @@ pub struct Rule {
 /// number.
 const MAX_QPS: usize = 4096;
 
-/// Doorbells and packets of a QP ignored since the QP last entered RESET.
+/// A QP's doorbells and packets that have been ignored since it last entered RESET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     pub count: u64,
@@ -347,7 +347,7 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// Ends the trace, which then reports the suppressed records that it has not reported yet.
+    /// Ends the trace so that the number of suppressed records is still reported.
     fn drop(&mut self) {
         self.set_trace(None);
     }

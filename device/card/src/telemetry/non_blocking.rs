@@ -1,4 +1,4 @@
-//! Non-blocking standard error. Lines pass through a queue to a writer thread, and logging neither blocks nor fails.
+//! Non-blocking standard error. Lines pass through a queue to a writer thread, so logging neither blocks nor fails.
 //!
 //! If the reader is slow or has closed the pipe, or if a disk is full, lines are dropped and counted. Once
 //! writing works again, a line reports the number of lost lines.
@@ -133,8 +133,8 @@ impl Write for &NonBlockingWriter {
 }
 
 impl Shared {
-    /// Locks the queue. Poisoning is ignored: if a thread panics while it holds the lock, the queue still holds only
-    /// complete lines.
+    /// Locks the queue. Poisoning is ignored because the queue contains only complete lines even if a thread panics
+    /// while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,8 +175,8 @@ impl<W: Write + AsFd> WriterThread<W> {
         }
     }
 
-    /// Waits for lines and takes all of them, with the number of lines dropped after them. Returns `None` once the
-    /// writer is closed and no lines are left.
+    /// Waits for lines and moves all of them to `lines`. Returns how many lines were dropped after them, and the log
+    /// format. Returns `None` once the writer is closed and no lines are left.
     fn take(&self, lines: &mut Vec<u8>) -> Option<(u64, LogFormat)> {
         let is_empty = |waiting: &mut Pending| !waiting.is_filled() && !waiting.closed;
         let waited = self.shared.filled.wait_while(self.shared.lock(), is_empty);

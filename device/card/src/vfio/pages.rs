@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_offsets_do_not_contain_doorbells() {
+    fn no_doorbell_is_found_at_invalid_offsets() {
         let pages = SharedPages::new(4096).unwrap();
         for offset in [4096, 4089, 12, u64::MAX] {
             assert!(!pages.has(offset) && pages.take(offset).is_none(), "{offset:#x}");

@@ -1,9 +1,9 @@
-//! Limits the number of trace records for events that a peer can trigger at any rate, such as ignored packets. Without
-//! a limit, a flood of packets would push everything else out of a trace ring.
+//! Limits the number of trace records for events that a peer can trigger at an arbitrary rate, such as ignored packets.
+//! Without a limit, a flood of packets would push everything else out of a trace ring.
 //!
 //! Records with the same kind, name, QP, opcode and reason form a group, which has a limit per period. At the end of
-//! the period, one more record per group reports how many records were suppressed. Periods follow the device's clock,
-//! which makes a replay suppress the same records.
+//! the period, one more record per group reports how many records were suppressed. Periods follow the device's clock so
+//! that a replay suppresses the same records.
 
 use std::time::Duration;
 
