@@ -69,13 +69,13 @@ impl PortNumber {
 /// Link layer of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// Ethernet: the port has no management agents and no subnet and is active while its link is up. The port itself
-    /// responds to ARP, neighbour discovery and ICMP echo requests.
+    /// Ethernet port without management agents or a subnet. It is active while its link is up, and it responds to ARP,
+    /// neighbour discovery and ICMP echo requests itself.
     Ethernet,
     /// Ethernet port of a NIC. The port leaves ARP, neighbour discovery and ICMP to the guest's kernel. Every frame
     /// that is not for the RDMA engine goes to [`Frontend::receive_frame`].
     Nic,
-    /// InfiniBand: the port has management agents, which present it as a port of this node.
+    /// InfiniBand port with management agents, which present it as a port of this node.
     InfiniBand(NodeProfile),
 }
 

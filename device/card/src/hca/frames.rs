@@ -45,7 +45,7 @@ impl Sender {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Handles a frame that arrived from the fabric, which may need an offload.
+    /// Handles a frame from the fabric. `offload` is the work that remains before the frame is in wire format.
     pub fn handle_arrival(&mut self, frame: &[u8], offload: Offload) {
         if offload == Offload::None || self.shows_frames() {
             let handled = for_each_wire_frame(frame, offload, |frame| self.handle_frame(frame));
@@ -55,7 +55,7 @@ impl<F: Frontend> Hca<F> {
         self.deliver_with(frame, offload);
     }
 
-    /// Handles a frame from the fabric. The frame is in wire format, with its ICRC.
+    /// Handles a frame from the fabric that is in wire format, with its ICRC.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         self.expect_doorbells();
@@ -353,7 +353,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Resolves the destination IP address of the last frame to a MAC and sends the frame. If the MAC is not known yet,
-    /// queues the frame in the meantime.
+    /// queues the frame until it is.
     fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound

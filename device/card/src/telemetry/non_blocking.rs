@@ -43,8 +43,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// Number of lines dropped since the writer thread last took `lines`. Once a line has been dropped,
-    /// all further lines are dropped until the thread takes `lines` again so that the output has a single gap.
+    /// Number of lines dropped since the writer thread last took `lines`. After the first dropped line, all further
+    /// lines are dropped until the thread takes `lines` again. This leaves a single gap in the output.
     dropped: u64,
     /// Number of lines lost since the start.
     lost: u64,

@@ -97,7 +97,8 @@ impl Repeats {
         self.ends.filter(|_| self.groups.iter().any(|counted| counted.suppressed > 0))
     }
 
-    /// If the period has ended by `now`, returns each group that has suppressed records, with their number.
+    /// If the period has ended by `now`, returns the groups with suppressed records, each with the number of those
+    /// records.
     pub(super) fn end_at(&mut self, now: Instant) -> Vec<(Group, u64)> {
         if self.ends.is_none_or(|ends| now < ends) { Vec::new() } else { self.end() }
     }

@@ -14,9 +14,9 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// How many bytes longer the reply to a probe is than the shortest probe (RFC 4861, section 7.2.4).
+/// Number of bytes by which the reply to a probe exceeds the shortest probe (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
-/// How many bytes longer an acknowledgement is than a SEND without data: the AETH (IBTA 9.2).
+/// Number of bytes by which an acknowledgement exceeds a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
 /// Number of forged source MACs, which exceeds the number that the fabric learns from one peer.
