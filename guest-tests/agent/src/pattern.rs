@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_seeds_and_positions_differ() {
+    fn pattern_depends_on_seed_and_position() {
         let mut bytes = [0u8; 64];
         fill(3, 0, &mut bytes);
         assert_eq!(first_difference(4, 0, &bytes), Some(0));

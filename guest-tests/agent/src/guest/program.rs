@@ -33,8 +33,8 @@ impl Programs {
         let limit = Duration::from_millis(step.timeout_ms.into());
         if let Some(mut input) = program.stdin.take() {
             let text = step.stdin.clone();
-            // Write from a separate thread: the program may print output before it has read all its input and may never
-            // read its input at all.
+            // Write from a separate thread, since the program may print output before it has read all its input, or may
+            // never read its input at all.
             std::thread::spawn(move || input.write_all(text.as_bytes()));
         }
         program.end(limit)
@@ -126,7 +126,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits for the program to exit and kills it after `limit`.
+    /// Waits for the program to exit and kills it if it is still running after `limit`.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
@@ -230,7 +230,7 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
 }
 
 /// Waits until at least one descriptor is closed or ready for its events. Returns, for each descriptor, whether it is
-/// closed or ready. All values are `false` after `limit`.
+/// closed or ready. If `limit` expires first, all values are `false`.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =

@@ -24,8 +24,8 @@ const STREAMS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user. QEMU executes
-/// them as its own user in any case.
+/// Mount options of every shared directory. `access=any` makes the guest send all requests as one user. This suffices,
+/// since QEMU executes them as its own user anyway.
 const SHARED: &str = "trans=virtio,version=9p2000.L,access=any,msize=262144";
 /// Cache options for a shared root, which does not change while the guest runs. Without a cache, each file look-up
 /// would be a round trip to QEMU. `noxattr` avoids a further round trip to read each program's file capabilities.
@@ -38,7 +38,7 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
     match &step.system {
-        // Ignore set-user-ID bits: the files belong to the user that built the image, which may not be root.
+        // Ignore set-user-ID bits. The files belong to the user that built the image, not necessarily to root.
         System::Disk(disk) => mount(disk, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?,
         System::Shared(tag) => mount(tag, LOWER, "9p", libc::MS_RDONLY, &format!("{SHARED},{CACHED}"))?,
     }

@@ -1,4 +1,4 @@
-//! The tables in ICM, the device's virtual memory, and the arena pages mapped for them.
+//! The tables in ICM (the device's virtual memory) and the arena pages mapped for them.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5 and 5.

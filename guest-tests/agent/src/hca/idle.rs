@@ -45,8 +45,8 @@ impl Idle {
         }
     }
 
-    /// Returns the time to sleep. The time grows if no completions were found since the last sleep. It shrinks if at
-    /// least a quarter of the requests completed, since the device may then soon be idle.
+    /// Returns how long to sleep. The time grows if no completion has been found since the last sleep. It shrinks if at
+    /// least a quarter of the requests have completed, since the device may soon be idle.
     fn sleep(&mut self, outstanding: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);

@@ -168,7 +168,7 @@ impl Hca {
 
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
         let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))?;
-        // If the device rejects the command, keep the region, which still exists.
+        // If the device rejects the command, the region still exists, so keep it.
         let result = self.unregister(&region);
         if result.is_err() {
             self.mrs.insert(mr, region);

@@ -4,7 +4,7 @@
 //! image, as the public driver (`ib_hgrnic`) does.
 //!
 //! # Spec
-//! JingZhao interface, sections 4.3, 10.2 to 10.6; vector 14.7.
+//! JingZhao interface, sections 4.3 and 10.2 to 10.6; vector 14.7.
 
 use anyhow::Result;
 

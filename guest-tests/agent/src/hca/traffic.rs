@@ -436,7 +436,7 @@ impl<'a> Running<'a> {
 
 impl Hca {
     /// Registers a channel to notify when the next traffic step has posted its first requests. If the step fails before
-    /// it notifies the channel, the channel is closed.
+    /// then, the channel is closed.
     pub(crate) fn announce(&mut self, posted: Sender<()>) {
         self.posted = Some(posted);
     }

@@ -1,5 +1,5 @@
-//! Measures RDMA WRITEs on a queue pair that is connected to itself. A single driver thread can therefore measure the
-//! device on a host that runs no guests.
+//! Measures RDMA WRITEs on a queue pair that is connected to itself. A single driver thread can thus measure the
+//! device, even without a guest.
 
 use std::hint::spin_loop;
 use std::thread;

@@ -1,7 +1,7 @@
 //! A driver for a ConnectX function that no kernel driver has initialised. The driver copies memory by RDMA WRITE
-//! through an RC queue pair connected to itself, then waits for the interrupt of the completion.
+//! through an RC queue pair connected to itself, then waits for the completion interrupt.
 //!
-//! The driver shares no code with the device, so it also tests the layouts that both sides assume.
+//! The driver shares no code with the device, so a wrong layout on either side is detected.
 //!
 //! # Spec
 //! mlx5 interface, sections 2 to 13.
@@ -27,7 +27,7 @@ use crate::wire::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
 
 /// Size in bytes of the memory for queues and commands.
 const OWN: usize = 2 << 20;
-/// How long to wait for the device to start, for the port to become active, and for a copy.
+/// How long to wait for the device to start, for the port to become active, and for a completion or its interrupt.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Polling interval for the firmware and the port.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

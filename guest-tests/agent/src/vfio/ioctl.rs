@@ -144,7 +144,7 @@ pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u6
 }
 
 fn call(fd: BorrowedFd<'_>, request: u64, argument: u64) -> io::Result<i32> {
-    // SAFETY: every caller passes a request of this file with an argument of the matching layout: a number, or the
+    // SAFETY: every caller passes a request defined in this file and an argument of the matching type: a number, or the
     // address of a live value, which the kernel accesses only during the call.
     // The system call takes the same types with every libc, unlike the function `ioctl`.
     let result = unsafe { libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), request, argument) };

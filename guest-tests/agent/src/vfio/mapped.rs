@@ -13,7 +13,7 @@ use vfio_user::Region;
 pub(super) struct MappedRegion {
     base: NonNull<u8>,
     len: usize,
-    /// Offsets that the server has shared, in whole pages.
+    /// Ranges of offsets that the server lets the client map, in whole pages.
     areas: Vec<Range<u64>>,
 }
 
@@ -57,8 +57,8 @@ impl MappedRegion {
         Some(map().context("cannot map a region"))
     }
 
-    /// Stores eight bytes atomically. Returns `false` if the server does not share their offset; the caller must then
-    /// send a message instead.
+    /// Stores eight bytes atomically. Returns `false` if they are not aligned or not inside a mapped area; the caller
+    /// must then send a message instead.
     pub(super) fn store(&self, offset: u64, bytes: [u8; 8]) -> bool {
         let is_shared = |area: &Range<u64>| area.contains(&offset) && area.end - offset >= 8;
         let Ok(at) = usize::try_from(offset) else { return false };

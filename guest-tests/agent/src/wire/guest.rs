@@ -88,7 +88,7 @@ pub struct LoadedModules {
     pub present: Vec<String>,
 }
 
-/// Permanently replaces the guest's root file system. The new root is mounted read-only under a tmpfs overlay, and the
+/// Permanently replaces the guest's root file system. The new root is mounted read-only under a tmpfs overlay. The
 /// drivers that it needs must already be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -104,7 +104,8 @@ pub struct EnterRoot {
 pub enum System {
     /// A block device with an ext4 file system.
     Disk(String),
-    /// The mount tag of a host directory that is shared over 9P. Unlike with a disk, the root keeps its own `/tmp`.
+    /// The mount tag of a host directory that is shared over 9P. Its `/tmp` stays in use, whereas a disk's is replaced
+    /// by a tmpfs.
     Shared(String),
 }
 
