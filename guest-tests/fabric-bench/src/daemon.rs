@@ -19,8 +19,8 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts a daemon with the given devices. Its files are created in `folder`, with names that start with `name`. If
-    /// `metrics` is given, the daemon serves metrics on that port on 127.0.0.1. If `processor` is given, the daemon is
-    /// bound to those CPUs.
+    /// `metrics` is given, the daemon serves metrics on that port of 127.0.0.1. If `processor` is given, the daemon is
+    /// bound to that set of CPUs.
     pub(crate) fn start(
         folder: &Path,
         name: &str,
@@ -60,7 +60,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Returns the total CPU time of the daemon's threads named `thread` or of all its threads if `thread` is `None`.
+    /// Returns the total CPU time of the daemon's threads named `thread` or, if `thread` is `None`, of all its threads.
     pub(crate) fn time(&self, thread: Option<&str>) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {

@@ -144,8 +144,8 @@ pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     }
 }
 
-/// Returns the receive flow that matches a flow of SENDs. Twice as many receives are posted as messages are
-/// outstanding: the sender may continue before the receiver has reposted its buffers.
+/// Returns the receive flow that matches a flow of SENDs. It keeps two receives posted per outstanding message, since
+/// the sender may continue before the receiver has reposted its buffers.
 pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     Flow::Receive(ReceiveFlow {
         qp: qp.id,
@@ -153,7 +153,7 @@ pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
         len: send.len,
         depth: 2 * send.depth,
         slots: 2 * send.slots,
-        // All messages are received in the same memory.
+        // All messages are received into the same memory.
         stride: 0,
         mr: region.id,
         verify: false,

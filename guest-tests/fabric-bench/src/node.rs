@@ -121,7 +121,7 @@ impl Node {
     }
 
     /// Returns a channel that is notified when the next flows have posted their first requests. If the flows fail
-    /// earlier, the channel is closed.
+    /// before then, the channel is closed.
     pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
         let (posted, waiting) = mpsc::channel();
         self.agent.announce(posted)?;
@@ -162,7 +162,7 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to `peer` on HCA `peer_id` or on the default peer if `peer_id` is `None`.
+    /// Connects a queue pair to `peer`, which is on HCA `peer_id` or, if that is `None`, on the default peer.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [
@@ -192,7 +192,7 @@ pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: u
     match wire {
         Wire::Udp => {
             let peers = addresses.iter().enumerate().filter(|&(other, _)| other != own);
-            // The entries do not need an `id`: the peers' addresses are learned.
+            // The entries do not need an `id`, since the peers' addresses are learned.
             let peers: Vec<_> = peers.map(|(_, addr)| json!({ "addr": addr })).collect();
             json!({ "udp": { "bind": addresses[own], "peers": peers } })
         }

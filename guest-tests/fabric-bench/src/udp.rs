@@ -13,7 +13,7 @@ use crate::processors;
 
 /// Size of the socket receive buffer in bytes, the same as in hcad.
 const BUFFER_LEN: usize = 8 << 20;
-/// The receiver stops if no datagram arrives for this time.
+/// Once the sender has stopped, the receiver stops if no datagram arrives for this long.
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// Sends datagrams of `datagram_len` bytes as fast as possible for `time`. Returns the receive rate in bytes per
