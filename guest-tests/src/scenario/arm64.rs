@@ -13,7 +13,7 @@ use crate::artifacts::Pages;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Scenarios that also run in arm64 guests: every stock driver, and storage with one of them.
+/// Scenarios that also run in arm64 guests. They cover every stock driver, and storage over one of them.
 const PARTS: &[&str] = &[
     "mthca-pingpong",
     "connectx-pingpong",

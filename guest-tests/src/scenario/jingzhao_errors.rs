@@ -30,7 +30,7 @@ const RNR_NAKS: &str = "/engine/naks_received/rnr";
 const TIMEOUTS: &str = "/engine/recovery/timeouts";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    // The public user library needs `rq_valid_bit`: it sets a WQE's valid bit before it writes the scatter list.
+    // The public user library needs `rq_valid_bit`, since it sets a WQE's valid bit before it writes the scatter list.
     let options = [json!({}), json!({ "queues": { "rq_valid_bit": true } })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-errors", options).await?;
     let hint = pair.hint();
@@ -197,8 +197,8 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
 async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     let shape = CreateQp { recv_style: RecvStyle::Unterminated, ..CreateQp::default() };
-    // A receive posted 300 ms before its message does not trigger an RNR NAK. Three seconds are enough even on a busy
-    // host.
+    // A receive posted 300 ms before its message does not trigger an RNR NAK. Three seconds leave enough margin for a
+    // busy host.
     for (rnr_retry, wait) in [(1, Duration::ZERO), (0, Duration::from_secs(3))] {
         let attributes = Attributes { rnr_retry, ..Attributes::default() };
         let connection = Connection::create_as(pair, &attributes, [CreateQp::default(), shape]).await?;
@@ -272,7 +272,7 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is at least `computed`. There is no upper bound, as a busy host can delay any timer.
+/// Checks that the duration is at least `computed`. There is no upper bound, since a busy host can delay any timer.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     ensure!(took >= computed, "failed after {took:?}, expected at least {computed:?}");
     Ok(())

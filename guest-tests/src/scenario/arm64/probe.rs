@@ -179,7 +179,7 @@ impl Probe {
     }
 }
 
-/// Returns the number of a function's MSI-X interrupts on all CPUs, from the text of `/proc/interrupts`.
+/// Returns the total number of a function's MSI-X interrupts on all CPUs, from the text of `/proc/interrupts`.
 fn interrupts_of(text: &str, function: &str) -> u64 {
     let chip = format!("ITS-PCI-MSIX-{function}");
     let lines = text.lines().filter(|line| line.split_whitespace().any(|word| word == chip));
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupts_of_all_cpus_are_added() {
+    fn interrupts_are_summed_over_vectors_and_cpus() {
         let text = "           CPU0       CPU1\n \
              15:          9          9  ITS-PCI-MSIX-0000:00:05.0    0 Edge      pciehp\n \
              33:        221          0  ITS-PCI-MSIX-0000:01:00.0    0 Edge      mlx5_async0\n \

@@ -27,12 +27,12 @@ const BOND: u16 = 100;
 const DHCP: &str = "10.83.0";
 /// Timeout for a program or a state change in emulated guests.
 const LIMIT: Duration = Duration::from_secs(90);
-/// Number of echo requests during a failover and the minimum number of replies. The bond polls its links ten times a
-/// second.
+/// Number of echo requests sent during a failover, at ten per second.
 const ECHOES: u32 = 150;
+/// Minimum number of replies to the echo requests. The bond polls its links ten times a second.
 const LEAST_REPLIES: u32 = 120;
 
-/// Bond options: the ports share one address, or each keeps its own.
+/// Descriptions and options of the bonds. The ports either share one MAC address or keep their own.
 const BONDS: [(&str, &str); 2] =
     [("with one address", ""), ("whose ports keep their addresses", "fail_over_mac active")];
 

@@ -42,7 +42,7 @@ struct Pair {
     b: Station,
 }
 
-/// A verbs program in each guest. Their queue pairs are connected.
+/// Verbs programs, one in each guest, whose queue pairs are connected.
 struct Ends {
     a: Side,
     b: Side,

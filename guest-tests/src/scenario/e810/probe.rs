@@ -82,8 +82,8 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // Strict mode is off. It would report that ice, on a devlink reload, disables its control queue without freeing
-        // its VSI, which only the subsequent reset frees.
+        // Strict mode is off. On a devlink reload, ice disables its control queue without freeing its VSI, which strict
+        // mode would report. Only the subsequent reset frees the VSI.
         let specs = HcaSpec::pair()?.map(|spec| e810_without_strict(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
@@ -116,7 +116,7 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // As the two functions have different serial numbers, the driver treats them as two cards and prints the
+        // Since the two functions have different serial numbers, the driver treats them as two cards and prints the
         // message for each.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;

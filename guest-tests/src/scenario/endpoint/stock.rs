@@ -12,7 +12,7 @@ use crate::stock_verbs::{
 };
 use crate::vm::Vm;
 
-/// File that backs the region, for the agent to access it too.
+/// File that backs the region, so that the agent can access it too.
 const FILE: &str = "/dev/shm/region";
 /// Timeout for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);

@@ -50,13 +50,13 @@ impl<'a> NameServer<'a> {
         (site::ipv4(NUMBER), 53).into()
     }
 
-    /// Makes [`ALL`] resolve to the IPv4 addresses of `numbers` (see [`site::ipv4`]).
+    /// Makes [`ALL`] resolve to the IPv4 addresses of the hosts in `numbers` (see [`site::ipv4`]).
     pub(super) fn set_ipv4(&self, numbers: &[u8]) -> Result<()> {
         let line = |text: &mut String, number: &u8| writeln!(text, "{} {ALL}", site::ipv4(*number));
         self.set(numbers, line)
     }
 
-    /// Makes the targets of [`SERVICE`] listed in `numbers` resolve to their IPv6 addresses. No other name has an
+    /// Makes the [`SERVICE`] targets of the hosts in `numbers` resolve to their IPv6 addresses. Other names have no
     /// address.
     pub(super) fn set_ipv6(&self, numbers: &[u8]) -> Result<()> {
         let line =
@@ -99,7 +99,7 @@ fn target(number: u8) -> String {
     format!("host{number}.lab.example")
 }
 
-/// Replaces a file atomically: dnsmasq may read it at any time.
+/// Replaces a file atomically, since dnsmasq may read it at any time.
 fn write(file: &Path, text: &str) -> Result<()> {
     let new = file.with_extension("new");
     std::fs::write(&new, text)

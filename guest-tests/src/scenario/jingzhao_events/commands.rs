@@ -83,7 +83,7 @@ async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // No queue was mapped for command events when the first command was executed, so it must not raise one.
+    // No queue was mapped for command events when the first command was executed, so it must not raise an event.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;
@@ -101,7 +101,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // Events now go to the next queue: the device selects the lowest-numbered queue whose mask includes them.
+        // Events now go to the next queue, since the device selects the lowest-numbered queue whose mask includes them.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {
@@ -142,8 +142,8 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that the device does not detect the overflow of a queue whose entries software has not initialised and that
-/// it then overwrites unread entries (sections 7 and 8.2).
+/// Checks that the device overwrites unread entries without detecting the overflow if software has not initialised the
+/// queue's entries (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

@@ -58,8 +58,8 @@ async fn vmm_mask(driver: &mut impl Driver) -> Result<()> {
     others_go_on(driver, Mask::Vmm(VECTOR)).await
 }
 
-/// Checks that several events raised under a mask trigger a single interrupt when the mask is lifted. If `shown` is
-/// set, also checks that the device's pending bits show the interrupt.
+/// Checks that several events raised while the interrupt is masked trigger a single interrupt when the mask is lifted.
+/// If `shown` is set, also checks that the device's pending bits show the interrupt.
 async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<()> {
     let eq = Watch::create(driver, VECTOR, &[kind::COMMAND]).await?;
     driver.call(MaskInterrupts { mask, masked: true }).await?;
@@ -75,8 +75,8 @@ async fn held_back(driver: &mut impl Driver, mask: Mask, shown: bool) -> Result<
     let pending = driver.call(PendingInterrupts {}).await?.bits;
     ensure!(pending == 0, "pending bits {pending:#x} after the interrupt");
 
-    // No interrupt remains pending: the next event raises an interrupt immediately, and lifting a mask without pending
-    // interrupts has no effect.
+    // Check that no interrupt is still pending: the next event must raise exactly one interrupt, and masking and
+    // unmasking must raise none.
     let event = nop(driver, 3).await?;
     eq.expect(driver, event).await?;
     for masked in [true, false] {

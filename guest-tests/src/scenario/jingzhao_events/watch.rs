@@ -102,8 +102,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Expects exactly `events`. They must already be in memory: the caller has observed their interrupt or a later
-    /// effect.
+    /// Expects exactly `events`. They must already be in memory, so the caller must have observed their interrupt or a
+    /// later effect.
     pub(super) async fn expect_entries(&self, driver: &mut impl Driver, events: &[Event]) -> Result<()> {
         let count = u32::try_from(events.len())? + 1;
         let eqes = driver.call(PollEq { eq: self.eq.id, count, timeout_ms: 0 }).await?.eqes;
@@ -121,7 +121,7 @@ impl Watch {
         self.expect_no_interrupt(driver).await
     }
 
-    /// Expects no interrupt within the usual latency.
+    /// Expects no interrupt within [`NEVER_MS`] milliseconds.
     pub(super) async fn expect_no_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, NEVER_MS).await?;
         ensure!(count == 0, "{count} interrupts on vector {}", self.vector);

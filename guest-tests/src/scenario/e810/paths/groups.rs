@@ -1,4 +1,4 @@
-//! IPv6 multicast groups. The guests join them through verbs, as `rdma_cm` cannot.
+//! IPv6 multicast groups. `rdma_cm` cannot join them, so the guests use verbs.
 
 use std::time::Duration;
 

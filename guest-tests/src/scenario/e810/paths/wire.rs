@@ -36,7 +36,7 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames to files in the run directory, where the checks of the run's captures also cover them.
+/// Captures a station's frames to files in the run directory, so that CI checks them with the run's other captures.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
