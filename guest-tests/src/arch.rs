@@ -23,7 +23,7 @@ pub(crate) struct QemuFiles {
     pub(crate) firmware: &'static [&'static str],
 }
 
-/// An emulated IOMMU, which a user-space driver in the guest needs to use an HCA.
+/// An emulated IOMMU. Without one, a user-space driver in the guest cannot use an HCA.
 #[derive(Clone, Copy, Debug)]
 pub struct Iommu {
     /// QEMU device name with its options.
@@ -81,10 +81,10 @@ impl Arch {
     /// The firmware and boot loader of a guest that boots from the network need the PIT and the serial port.
     pub(crate) fn machine(self, accelerator: Accelerator, boots_from_network: bool) -> String {
         match (self, accelerator) {
-            // With graphics=off, firmware and boot loader use the serial port.
+            // With graphics=off, the firmware and the boot loader use the serial port.
             (Self::Amd64, _) if boots_from_network => "q35,graphics=off".into(),
-            // Without a PIT, Linux calibrates the TSC against the HPET. Calibrating an emulated CPU against the PIT on
-            // a busy host can be off by a factor of ten, and the guest's clock then runs up to ten times too fast.
+            // Without a PIT, Linux calibrates the TSC against the HPET. On a busy host, calibrating an emulated TSC
+            // against the PIT can be off by a factor of ten. The guest's clock then runs up to ten times too fast.
             (Self::Amd64, Accelerator::Tcg) => "q35,pit=off".into(),
             (Self::Amd64, Accelerator::Kvm) => "q35".into(),
             // MSI-X requires a GICv3 and its ITS.
@@ -113,8 +113,8 @@ impl Arch {
         }
     }
 
-    /// Returns kernel arguments for this architecture. On a busy host, delays would make the timer check panic and the
-    /// TSC watchdog print warnings.
+    /// Returns kernel arguments for this architecture. On x86-64, they disable the timer check and the TSC watchdog. On
+    /// a busy host, delays would make the former panic and the latter print warnings.
     pub(crate) const fn kernel_args(self) -> &'static str {
         match self {
             Self::Amd64 => "no_timer_check tsc=nowatchdog",

@@ -70,7 +70,7 @@ pub struct HcaSpec {
     pub default_peer: u16,
     /// Whether packets to the default peer use IPv6. If software specifies the peer's IPv4 address, they use IPv4.
     pub prefer_ipv6: bool,
-    /// UDP address of the HCA, where it receives frames.
+    /// UDP address at which the HCA receives frames.
     pub bind: SocketAddr,
     pub peers: Vec<Peer>,
     /// Fabric that transports the HCA's frames.
@@ -130,11 +130,11 @@ impl Fabric {
 /// A peer of an HCA on the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// UDP address of the peer, where it receives frames.
+    /// UDP address at which the peer receives frames.
     pub addr: SocketAddr,
     /// Whether the peer is a guest's NIC. Such a NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
-    /// HCA number of the peer. If it is set, no other peer can use the MAC address of this HCA.
+    /// HCA number of the peer. If set, no other peer can use that HCA's MAC address.
     pub id: Option<u16>,
 }
 

@@ -44,8 +44,8 @@ fn kubernetes_manifest_has_valid_command() {
     assert!(text.contains(&format!("replicas: {}\n", hosts.split(',').count())), "{hosts}");
 }
 
-/// Rows of the table contain scenario names or patterns such as `jingzhao-*`. The page explains the suffix `-full`
-/// above the table, so scenarios with it do not need rows.
+/// Rows of the table contain scenario names or patterns such as `jingzhao-*`. The page explains the `-full` suffix
+/// above the table, so `-full` scenarios do not need rows.
 #[test]
 fn documented_table_lists_every_scenario() {
     let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();

@@ -80,7 +80,7 @@ pub struct Guest<'a> {
     pub shares: Vec<Share>,
     /// Number of commands that can run concurrently, independently of the agent's steps.
     pub commands: usize,
-    /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
+    /// Whether the guest can reboot. Otherwise, QEMU exits when the guest tries to.
     pub reboots: bool,
     /// Memory reserved for the crash kernel, in MiB. The crash kernel runs after a panic.
     pub crash_memory_mib: u32,

@@ -64,7 +64,7 @@ impl LineProgram {
         }
     }
 
-    /// Stops the program by closing its input. All of the program's objects are destroyed.
+    /// Stops the program by closing its input. All objects that it created are destroyed when it exits.
     ///
     /// # Errors
     /// Fails if the program does not exit within `limit`.

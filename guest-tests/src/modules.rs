@@ -1,7 +1,7 @@
 //! Finds kernel modules, reads their dependencies, and decompresses them.
 //!
-//! The packages do not contain `modules.dep`, which a maintainer script normally generates. So dependencies are read
-//! from each module.
+//! The packages do not contain `modules.dep`, which a maintainer script normally generates. Dependencies are therefore
+//! read from the modules themselves.
 
 use std::collections::HashMap;
 use std::fs;
@@ -56,8 +56,8 @@ impl ModuleList {
         self.add_object(name, object)
     }
 
-    /// Checks whether the kernel would load a user-supplied module by comparing the version string in the file with
-    /// that of the kernel's modules.
+    /// Compares the version string in a user-supplied module with that of the kernel's modules to check whether the
+    /// kernel would load it.
     ///
     /// # Errors
     /// Fails if the file is not a module or if the version strings differ.

@@ -205,8 +205,8 @@ impl Peer {
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
     }
 
-    /// Returns all packets that the HCA sends in response to the packets received so far. Packets triggered by timers
-    /// may follow later.
+    /// Returns all packets that the HCA sends in response to the packets it has received so far. Packets triggered by
+    /// timers may follow later.
     ///
     /// # Errors
     /// Fails if the HCA no longer answers ARP requests or sends a wrong ICRC.

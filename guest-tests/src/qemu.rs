@@ -206,7 +206,7 @@ impl Machine {
             args.pair("-netdev", format!("dgram,id=net{index},{local},{remote}"));
             let [a, b, c, d, e, f] = nic.mac;
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-            // No option ROM: the guest does not boot from the NIC.
+            // Omit the option ROM, since the guest does not boot from the NIC.
             args.pair("-device", format!("{},netdev=net{index},mac={mac},romfile=", nic.model.device()));
         }
         for socket in &self.hcas {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn only_own_disk_is_writable() {
+    fn only_guests_own_disk_is_writable() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],

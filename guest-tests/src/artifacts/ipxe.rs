@@ -1,4 +1,4 @@
-//! The iPXE boot loader, which boots from NICs with its own drivers.
+//! The iPXE boot loader, which boots over the network using its own NIC drivers.
 
 use std::path::{Path, PathBuf};
 

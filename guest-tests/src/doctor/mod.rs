@@ -1,7 +1,7 @@
 //! `doctor` checks whether guests can boot on this machine.
 //!
-//! `findings` collects the machine's state, and `checks` evaluates it. The evaluation is a pure function, so that tests
-//! can evaluate the findings of hypothetical machines.
+//! `findings` collects the machine's state, and `checks` evaluates it. The evaluation is a pure function, so tests can
+//! run it on the findings of hypothetical machines.
 
 mod checks;
 mod findings;
@@ -46,7 +46,7 @@ struct Check {
     state: State,
     /// The finding and its consequences.
     found: String,
-    /// How to fix the problem, if there is one.
+    /// How to fix the problem, or `None` if the check found none.
     remedy: Option<String>,
 }
 
