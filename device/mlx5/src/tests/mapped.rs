@@ -314,8 +314,8 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// A CQ that was never armed has the same arm record as after the first arm request. Even so, another CQ's doorbell
-/// must not arm it.
+/// The arm record of the first arm request is all zeros, like the memory of a new record. The device marks the records
+/// of new CQs, so another CQ's doorbell does not arm a CQ that was never armed.
 #[test]
 fn never_armed_cq_does_not_raise_event() {
     let (mut a, mut b) = pair();
