@@ -34,7 +34,7 @@ impl Engine {
         self.input_at(now, index, host, |qp, ctx| qp.handle_packet(ctx, encap, packet));
     }
 
-    /// Handles a frame that carries several packets, whose headers and total payload are in `packet`; see
+    /// Handles a frame that carries several packets. `packet` has a single set of headers and the combined payload; see
     /// [`Segmentation`](protocol::roce::Offload::Segmentation).
     pub fn handle_segments(
         &mut self,

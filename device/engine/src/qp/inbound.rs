@@ -126,9 +126,9 @@ impl Inbound {
         }
     }
 
-    /// Executes a SEND or WRITE packet permitted by the opcode sequence, or `packets` consecutive ones whose total
-    /// payload is in `packet`. Returns whether the message has ended. If it has, any receive request that the message
-    /// consumed has been completed.
+    /// Executes a SEND or WRITE packet permitted by the opcode sequence. If `packets` is greater than 1, `packet` holds
+    /// the combined payload of that many consecutive packets. Returns whether the message has ended. If it has, any
+    /// receive request that the message consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,
@@ -294,7 +294,7 @@ impl Inbound {
 
 /// Checks the payload length against the opcode (IBTA volume 1, section 9.7.4.1). FIRST and MIDDLE packets carry
 /// exactly one MTU, LAST packets 1 to MTU bytes, and ONLY packets 0 to MTU bytes. READ and atomic requests have no
-/// payload. `len` is the total length of `packets` consecutive packets.
+/// payload. `len` is the combined payload length of `packets` consecutive packets.
 pub(crate) fn has_valid_length(operation: Operation, len: usize, mtu: usize, packets: u32) -> bool {
     if matches!(operation.kind(), Kind::Read | Kind::Atomic) {
         return len == 0;

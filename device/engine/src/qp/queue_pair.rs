@@ -276,7 +276,8 @@ impl Qp {
         packet.segments(mtu).for_each(|segment| self.handle(ctx, encap, &segment, 1));
     }
 
-    /// Handles consecutive packets, whose headers and total payload are in `packet`.
+    /// Handles a packet. If `packets` is greater than 1, `packet` holds the combined payload of that many consecutive
+    /// packets.
     fn handle<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, encap: &Encap, packet: &Packet<'_>, packets: u32) {
         let connected = !self.core.attrs.service.is_datagram();
         // IBTA 9.6.1.1, 9.6.1.2: packets that fail a check are dropped without a response.

@@ -141,8 +141,9 @@ impl Responder {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet with a request opcode, or `packets` consecutive ones whose total payload is in `packet`. If
-    /// there are several, the first must have the expected PSN. Returns whether the request was executed.
+    /// Handles a packet with a request opcode. If `packets` is greater than 1, `packet` holds the combined payload of
+    /// that many consecutive packets, and the first of them must have the expected PSN. Returns whether the request was
+    /// executed.
     pub(crate) fn handle_request<H: Host>(
         &mut self,
         core: &Core,

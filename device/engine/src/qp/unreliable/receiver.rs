@@ -68,8 +68,8 @@ impl Receiver {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet received on a connected QP (UC), or `packets` consecutive ones whose total payload is in
-    /// `packet`. Returns whether they were accepted.
+    /// Handles a packet received on a connected QP (UC). If `packets` is greater than 1, `packet` holds the combined
+    /// payload of that many consecutive packets. Returns whether the packets were accepted.
     pub(crate) fn handle_connected<H: Host>(
         &mut self,
         core: &Core,
