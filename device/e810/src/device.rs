@@ -257,7 +257,7 @@ impl Frontend for E810 {
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let State { function, lan, more_frames, .. } = &mut self.state;
-        // Fire causes at the end of the worker thread's turn, so that all frames of the turn share one interrupt.
+        // Raise interrupts at the end of the worker thread's turn, so that all frames of the turn share one.
         for cause in lan.take_causes() {
             function.vectors.fire(cx, cause);
         }

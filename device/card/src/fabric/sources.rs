@@ -39,7 +39,7 @@ impl Source {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
         let mut ether_type: [u8; 2] = bytes(frame, at)?;
-        // VLAN tags must not hide the addresses: NIC drivers and RDMA engines accept tagged frames.
+        // VLAN tags must not hide the addresses, since NIC drivers and RDMA engines accept tagged frames.
         while TAGS.contains(&ether_type) {
             at += TAG_LEN;
             let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
@@ -127,24 +127,24 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Returns frames from `mac` to `dst`, each of which claims an IP address of the member `of` in a different way.
-    pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
+    /// Returns frames from `mac` to `dst`, each of which claims one of `victim`'s IP addresses in a different way.
+    pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, victim: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
-        let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();
-        let ipv6 = [&[0x60; 8][..], &of.link_local().octets(), &[0; 40]].concat();
+        let ipv4 = [&[0x45; 12][..], &victim.ipv4.octets(), &[0; 30]].concat();
+        let ipv6 = [&[0x60; 8][..], &victim.link_local().octets(), &[0; 40]].concat();
         let mut arp = Vec::new();
         let reply = Arp {
             operation: ArpOperation::Reply,
             sender_mac: mac,
-            sender_ip: of.ipv4,
+            sender_ip: victim.ipv4,
             target_mac: dst,
             target_ip: Ipv4Addr::new(10, 77, 0, 9),
         };
         reply.emit_frame(&mut arp);
         let mut advertisement = Vec::new();
-        let fields = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
+        let fields = Advertisement { target: victim.link_local(), target_mac: Some(mac), solicited: true };
         fields.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
-        // Only the target address belongs to the member `of`; the source address has no owner.
+        // Only the target address belongs to `victim`; the source address has no owner.
         advertisement[22..38].copy_from_slice(&member(9).link_local().octets());
         vec![
             ether(&[&IPV4, &ipv4]),

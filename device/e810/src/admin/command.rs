@@ -44,8 +44,8 @@ impl Command {
         parse(&self.parameters)
     }
 
-    /// Sets the response parameters. If the command has a buffer, only the first eight bytes are returned to the
-    /// driver.
+    /// Sets the response parameters. If the command has a buffer, the driver receives only the first eight bytes of the
+    /// parameters.
     pub fn answer(&mut self, parameters: [u8; PARAMETERS_LEN]) {
         self.parameters = parameters;
     }

@@ -146,7 +146,7 @@ pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
 
 /// Copies the next `len` bytes into a memfd.
 fn copy_to_memory(from: &mut File, len: u64) -> Result<File> {
-    // SAFETY: the name is a C string. The returned descriptor is checked and then only the `File` owns it.
+    // SAFETY: the name is a C string. The returned descriptor is checked and then owned only by the `File`.
     let mut file = unsafe {
         let fd = libc::memfd_create(c"kernel".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {

@@ -102,10 +102,9 @@ pub struct EnterRoot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum System {
-    /// A block device with an ext4 file system.
+    /// A block device with an ext4 file system. A tmpfs hides its `/tmp`.
     Disk(String),
-    /// The mount tag of a host directory that is shared over 9P. Its `/tmp` stays in use, whereas a disk's is replaced
-    /// by a tmpfs.
+    /// Mount tag of a host directory that is shared over 9P. The guest keeps using its `/tmp`.
     Shared(String),
 }
 

@@ -180,7 +180,8 @@ impl FlowContext {
         Some([destinations, rest.get(..usize::try_from(self.counter_count).ok()?)?])
     }
 
-    /// Passes the lists after the context to the visitor. Lists that are too short are omitted.
+    /// Passes the lists after the context to the visitor. If there are fewer bytes than the counts require, both lists
+    /// are passed as empty.
     pub fn describe_lists(&self, bytes: &[u8], to: &mut dyn Visitor) {
         let [destinations, counters] = self.lists(bytes).unwrap_or_default();
         let destinations: Vec<_> = destinations.iter().map(FlowDestination::parse).collect();

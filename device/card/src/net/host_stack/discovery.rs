@@ -1,4 +1,4 @@
-//! ARP and IPv6 neighbour discovery: sends requests and replies to those of other hosts.
+//! ARP and IPv6 neighbour discovery: sends requests, and answers the requests of other hosts.
 
 use std::net::IpAddr;
 
@@ -46,7 +46,7 @@ impl HostStack {
         let for_us = arp.target_ip == own.ipv4;
         // An ARP probe (RFC 5227) does not have a sender IP address to check or learn.
         if !arp.sender_ip.is_unspecified() {
-            // This also rejects a sender that uses the port's own address: either another host claims that address, or
+            // This also rejects a sender that uses the port's own address. Either another host claims that address, or
             // the port's own request was reflected.
             self.check_source(own, arp.sender_mac, arp.sender_ip.into())?;
             self.learn(stats, now, arp.sender_ip.into(), arp.sender_mac, for_us);
