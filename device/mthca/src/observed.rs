@@ -16,7 +16,7 @@ use super::srq::SharedReceiveQueue;
 
 /// An event in the device, with the objects involved.
 ///
-/// An object is mutable if observers keep data in it: its counters, or the events tracked by strict mode.
+/// Objects are borrowed mutably if observers store data in them: their counters, or what strict mode has seen so far.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the QP named by the doorbell, and `state` is the
     /// QP's state.

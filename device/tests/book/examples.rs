@@ -48,7 +48,7 @@ fn hcactl_commands_in_book_parse() {
     assert!(printed.len() > 20, "found only {printed:?}");
 }
 
-/// Returns a complete configuration for a block, which may contain only part of one.
+/// Returns the configuration in a code block, completed if the block shows only part of it.
 fn whole(block: &str) -> Value {
     let part: Value = serde_json::from_str(block)
         .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))

@@ -32,7 +32,7 @@ pub fn remote_unit(rkey: u32, va: u64) -> Vec<u8> {
     [&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// Returns a signalled send WQE that consists of `units` and has no link to a next WQE.
+/// Returns a signalled send WQE that consists of `units` and does not link to another WQE.
 pub fn signalled(units: &[u8]) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     wqe[8] = 8;
@@ -46,7 +46,7 @@ pub fn doorbell(qpn: u32, slot: u32, opcode: u8, size: u32) -> [u32; 2] {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Writes a valid receive WQE that has one data unit and no link to a next WQE.
+    /// Writes a valid receive WQE with one data unit and no link to another WQE.
     pub fn post_recv(&mut self, queues: &Queues, slot: u32, unit: &[u8]) {
         let mut wqe = vec![0x20];
         wqe.resize(16, 0);

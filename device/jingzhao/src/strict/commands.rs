@@ -1,4 +1,4 @@
-//! Checks for all commands, and additional checks for INIT_HCA and CLOSE_HCA.
+//! Checks that apply to all commands, and further ones for INIT_HCA and CLOSE_HCA.
 
 use card::identity::Identity;
 use card::memory::GuestMemory;
@@ -175,7 +175,7 @@ fn layout(setup: &Setup, init: &InitHca, found: &mut Findings) {
 fn close(resources: &Resources, found: &mut Findings) {
     let eqs = resources.eqs.iter_from(0).count();
     let counts = [("QPs", resources.qps.len()), ("CQs", resources.cqs.len()), ("EQs", eqs)];
-    // Regions are not reported: the public driver relies on CLOSE_HCA to free its first region.
+    // Regions are not reported, since the public driver relies on CLOSE_HCA to free its first region.
     let left: Vec<_> =
         counts.iter().filter(|(_, n)| *n != 0).map(|(name, n)| format!("{name}: {n}")).collect();
     if !left.is_empty() {

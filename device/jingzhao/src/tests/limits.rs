@@ -145,7 +145,7 @@ fn context_memory_beyond_reported_size_works() {
     }
 }
 
-/// The device does not use the source GID index: the source address of a packet comes from the port.
+/// The device does not use the source GID index, since the source address of a packet comes from the port.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut machine = initialised(Options::default());

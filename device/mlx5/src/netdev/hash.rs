@@ -87,8 +87,8 @@ fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> 
         _ => return (bytes, hashed),
     };
     // Section 16.3 leaves the symmetric function to the device. mlx5e reports it as RXH_XFRM_SYM_OR_XOR, so swapping
-    // only the addresses, or only the ports, must not change the hash. Addresses in descending order and ports in
-    // ascending order match the hashes in the golden traces.
+    // only the addresses, or only the ports, must not change the hash. Hashing the addresses in descending order and
+    // the ports in ascending order gives the hashes in the golden traces.
     let addresses = if symmetric && src < dst { [dst, src] } else { [src, dst] };
     let mut add = |selected: bool, field: &[u8]| {
         if selected {

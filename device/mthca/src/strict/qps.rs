@@ -51,8 +51,8 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
         found.add(&QP_SRQ, format!("{queue} uses SRQ {}, which is not valid", qpc.srqn));
     }
     let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
-    // Queues whose log_slots is 0 are not checked: a queue without slots is indistinguishable from one with a single
-    // slot (section 12, T44).
+    // Queues whose log_slots is 0 are not checked, since a queue without slots is indistinguishable from one with a
+    // single slot (section 12, T44).
     let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
     for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
         let place = AccessTarget::offset(qpc.pd, qpc.wqe_lkey, base.into());
@@ -107,8 +107,8 @@ fn attributes(
     }
 }
 
-/// Reports values that are set despite a clear bit in opt_param_mask. Values that are always present, or always filled
-/// in by the driver, are not checked.
+/// Reports values that are set although their bit in opt_param_mask is clear. Values that are always present, or always
+/// filled in by the driver, are not checked.
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [

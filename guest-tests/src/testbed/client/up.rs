@@ -256,7 +256,7 @@ fn start_supervisor(name: Option<&TestbedName>, marker: Option<&str>) -> Result<
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments have already been validated. Relative paths remain valid: the supervisor runs in the same
+    // The arguments have already been validated. Relative paths remain valid, since the supervisor runs in the same
     // directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
@@ -291,7 +291,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // Ignore errors: the heading is only informative.
+    // Ignore errors, since the heading is only informative.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }
