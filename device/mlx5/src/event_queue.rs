@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_bit_alternates_by_lap() {
+    fn owner_bit_flips_every_lap() {
         let dma = guest_memory(0, 1);
         let mut queue = queue(1);
         for (number, expected) in [(0, 0), (1, 0), (2, 1), (3, 1), (4, 0)] {

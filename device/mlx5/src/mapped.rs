@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_has_nine_doorbell_words() {
+    fn only_doorbells_with_queues_are_listed() {
         let mut queues = PolledQueues::default();
         let page = UarIndex::new(0x20);
         queues.add((page, Word::Send), 0x80);

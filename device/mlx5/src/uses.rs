@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_is_used_while_referenced() {
+    fn object_is_in_use_while_referenced() {
         let mut uses = Uses::default();
         let (pd, cq) = (Object::Pd(1), Object::Cq(0x40));
         let qp = Used::from_slice(&[pd, cq, cq]);

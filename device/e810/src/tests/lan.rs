@@ -385,7 +385,7 @@ fn rdma_queue_sets_without_leaves_are_limited() {
 }
 
 #[test]
-fn rejects_queue_set_handle_with_bit_15() {
+fn rejects_queue_set_handle_with_bit_15_set() {
     let mut driver = started();
     assert_eq!(driver.execute(&add_rdma_set(1 << 15)).status, 14, "EINVAL: bit 15 marks RDMA queue sets");
 }

@@ -58,7 +58,7 @@ fn slots_are_fetched_in_order_and_wrap() {
 }
 
 #[test]
-fn request_has_scatter_list_of_slot() {
+fn request_contains_scatter_list_from_slot() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &library(4096));
     let sge = Sge { va: Va::new(0x7f00_1234_6000), lkey: Lkey::new(0x2_0005), len: 4096 };

@@ -63,7 +63,7 @@ fn init_hca_rejects_tables_beyond_limits() {
 
 /// The public driver's table sizes are constants. It may therefore use numbers beyond the reported counts (J-09).
 #[test]
-fn numbers_beyond_reported_counts_work() {
+fn object_numbers_beyond_reported_counts_are_accepted() {
     let limits = r#"{"max_qps": 64, "max_cqs": 64, "max_eqs": 8, "max_mpts": 64}"#;
     let mut machine = initialised(options(limits));
     for number in [63, 64] {
@@ -119,7 +119,7 @@ fn protection_domain_beyond_reported_count_works() {
 
 /// The driver enforces the reported limit. The device accepts the length in the context.
 #[test]
-fn work_queue_beyond_reported_length_works() {
+fn work_queue_longer_than_reported_limit_works() {
     let mut machine = initialised(options(r#"{"max_wqes": 4}"#));
     for (qpn, slots) in [(QPN, 4), (QPN + 1, 8)] {
         connect(&mut machine, qpn, driver::qpc(1, [2, 3], slots * driver::SLOT));

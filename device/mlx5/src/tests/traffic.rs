@@ -146,7 +146,7 @@ fn inline_data_is_sent_from_wqe() {
 }
 
 #[test]
-fn mixed_inline_data_is_sent_in_order() {
+fn interleaved_inline_and_pointer_data_is_sent_in_order() {
     let (mut a, mut b) = User::pair(Service::Rc);
     b.post_recv(0, 4096);
     a.put(0, &pattern(3000, 5));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_send_doorbell_starts_a_buffer() {
+    fn every_send_doorbell_is_at_start_of_a_buffer() {
         let all: Vec<u64> = UarRegister::sends().collect();
         assert_eq!(all, [0x800, 0x900, 0xa00, 0xb00, 0xc00, 0xd00, 0xe00, 0xf00]);
         assert!(
