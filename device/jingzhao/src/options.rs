@@ -55,11 +55,11 @@ pub struct QueueOptions {
     /// sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, WQEs from
     /// before the RESET look like those of software that does not use the bit. The library also sets the bit before it
     /// writes the rest of the WQE. With this option, the device uses a receive WQE only when it is complete. To detect
-    /// this, RST2INIT marks all slots as not written. Software may post receives from INIT on (J-50).
+    /// this, RST2INIT marks all slots as not written. Software may post receives as soon as the QP is in INIT (J-50).
     pub rq_valid_bit: bool,
     /// J-21: write no completion for a send WQE without the signalled bit, unless the WQE fails. Do not use this option
-    /// with the public driver: its kernel consumers never set the bit, and the driver does not inform the device if all
-    /// requests of a QP are signalled.
+    /// with the public driver. Its kernel consumers never set the bit, and the driver does not report to the device
+    /// whether all of a QP's requests are signalled (`sq_sig_all`).
     pub honour_c: bool,
     /// Use the MAC and IP addresses in the ud unit of a send WQE. Disable this for the public user library, which
     /// leaves stale data in these fields.
@@ -108,8 +108,8 @@ pub struct Options {
     /// itself means 655.36 ms. The public driver always sets code 0, regardless of the timer that its user requests.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-38: implement MAD_IFC as in hardware. It returns the LID and state of the port. The document lists the command
-    /// without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown opcode.
+    /// J-38: implement MAD_IFC as the hardware does. It returns the LID and state of the port. The document lists the
+    /// command without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown opcode.
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,

@@ -15,8 +15,8 @@ pub type Setup = frontend::Setup<Options>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Type of the port. Linux drives an Ethernet port with `mlx5_core`'s network device and, for RoCE, `mlx5_ib`, and
-    /// an InfiniBand port with `mlx5_ib`.
+    /// Type of the port. In Linux, `mlx5_core` provides the network device of an Ethernet port, and `mlx5_ib` provides
+    /// RoCE or InfiniBand.
     pub port: Port,
     /// Model to emulate. It determines only the PCI device ID, because the driver treats all models alike.
     pub model: Model,

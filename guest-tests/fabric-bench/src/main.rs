@@ -31,7 +31,7 @@ use self::pair::Wire;
 use self::report::Figures;
 use self::yardstick::Yardstick;
 
-/// Measures hcad on each fabric, as ratios to raw UDP or to a memory copy.
+/// Measures hcad on each fabric, relative to raw UDP or a memory copy.
 #[derive(Debug, Parser)]
 struct Cli {
     /// Output file, with one line per figure (a JSON object)

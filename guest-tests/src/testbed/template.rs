@@ -19,12 +19,12 @@ const DISK_MIB: u64 = 256;
 /// TCP port of `ucx_perftest`.
 const UCX_PORT: u16 = 13337;
 
-/// A testbed of two or more guests with a ConnectX and running services.
+/// A testbed of two or more guests, each with a ConnectX, in which services are already running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Template {
-    /// ConnectX; guest a exports a disk of 256 MiB by NVMe over RDMA, and it is /dev/nvme0n1 in all other guests
+    /// ConnectX; guest a exports a 256 MiB disk over NVMe/RDMA, which appears as /dev/nvme0n1 in all other guests
     NvmeOf,
-    /// ConnectX; guest a exports a directory by NFS over RDMA, and all other guests mount it at /mnt
+    /// ConnectX; guest a exports a directory using NFS over RDMA, and all other guests mount it at /mnt
     Nfs,
     /// ConnectX; UCX uses the RDMA device, guest a runs ucx_perftest as a server, and mpirun starts ranks in all guests
     Ucx,

@@ -9,7 +9,7 @@ strict_rules! {
     NO_REGISTER "no_register" "1.1, 1.6";
     /// A write to a read-only register.
     READ_ONLY_WRITE "read_only_write" "1.5";
-    /// A write without effect: a command word without the go bit, or a reset register value without bit 0.
+    /// A write that has no effect: a command word without the go bit, or a reset register value without bit 0.
     NO_EFFECT "no_effect" "1.3, 1.5";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "1.2";
@@ -82,7 +82,7 @@ strict_rules! {
     MTT_COUNT "mtt_count" "3.8 (J-11)";
     /// A CQ whose buffer is not completely writable by the device.
     CQ_BUFFER "cq_buffer" "7, 9.2";
-    /// A CQ with entries that are not in hardware ownership.
+    /// A CQ with entries that hardware does not own.
     CQ_OWNER "cq_owner" "7";
     /// A CQ context whose CQ number differs from that of the command.
     CQ_NUMBER "cq_number" "4.4";
@@ -94,11 +94,11 @@ strict_rules! {
     CQ_OVERRUN_RISK "cq_overrun_risk" "7";
     /// An EQ whose buffer is not completely writable by the device.
     EQ_BUFFER "eq_buffer" "8.2, 9.2";
-    /// An EQ with entries that are not in hardware ownership.
+    /// An EQ with entries that hardware does not own.
     EQ_OWNER "eq_owner" "8.2";
     /// An EQ with an interrupt vector that does not exist.
     EQ_VECTOR "eq_vector" "8.5";
-    /// MAP_EQ of events that are never routed by the mask.
+    /// MAP_EQ with mask bits for completion events, which the mask does not control, or for undefined event types.
     EQ_EVENTS "eq_events" "3.9, 8.3";
     /// HW2SW_EQ of an EQ that an armed CQ still uses.
     EQ_IN_USE "eq_in_use" "3.10, 8.5";

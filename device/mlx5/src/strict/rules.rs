@@ -43,16 +43,16 @@ strict_rules! {
     ARM_SEQUENCE "arm_sequence" "7.1, 9.2";
     /// A WQE whose index differs from that of its first block.
     WQE_INDEX "wqe_index" "11.1";
-    /// A WQE with an invalid size, queue number, opcode or segment. It fails with a local QP operation error, and a UMR
-    /// with a window bind error.
+    /// A WQE with an invalid size, queue number, opcode or segment. It fails with a local QP operation error or, if it
+    /// is a UMR, with a window bind error.
     WQE_MALFORMED "wqe_malformed" "11.1, 11.3";
     /// A work request that accesses local memory without permission: wrong key, protection domain, access right or
     /// bounds.
     WQE_KEY "wqe_key" "13.4";
     /// An SRQ entry that links to an entry beyond the SRQ.
     SRQ_LINK "srq_link" "12.2";
-    /// A UMR that requires a key to be both free and in use, whose mask has undefined bits, or that names a key in use
-    /// with a wrong low byte.
+    /// A UMR that requires a key to be both free and in use, sets undefined mask bits, or names a key in use with the
+    /// wrong low byte.
     UMR_CONTROL "umr_control" "13.1, 13.3";
     /// A UMR that writes a strided list whose header does not match its entries: the header counts more entries than the
     /// key's list has room for, states a byte count other than their sum, or describes fewer bytes than the key has.

@@ -9,7 +9,7 @@ strict_rules! {
     NO_REGISTER "no_register" "2.1, 5.1";
     /// A write to the catastrophic error buffer.
     READ_ONLY_WRITE "read_only_write" "2.6";
-    /// A write without effect: a command word without the go bit, or a value other than 1 in the reset register.
+    /// A write that has no effect: a command word without the go bit, or a value other than 1 in the reset register.
     NO_EFFECT "no_effect" "1.5, 2.2";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "2.2";
@@ -26,7 +26,7 @@ strict_rules! {
     DOORBELL_HALF "doorbell_half" "5.1";
     /// Reserved bits set in a doorbell.
     DOORBELL_RESERVED "doorbell_reserved" "5.2, 5.3";
-    /// A doorbell that announces no request.
+    /// A doorbell that does not post any requests.
     DOORBELL_EMPTY "doorbell_empty" "5.2";
     /// A doorbell for a QP that is in RESET or does not exist.
     DOORBELL_NO_QP "doorbell_no_qp" "5.2";
@@ -42,7 +42,7 @@ strict_rules! {
     DOORBELL_LINK "doorbell_link" "5.2, 7.3";
     /// More requests posted than the send queue has slots.
     SQ_OVERRUN "sq_overrun" "7.3";
-    /// More requests posted than a receive queue has slots. One slot of an SRQ is never posted.
+    /// More requests posted than a receive queue has slots. In an SRQ, one slot must remain unused.
     RQ_OVERRUN "rq_overrun" "5.4, 6.6, 7.3";
     /// Posting work while the doorbell record does not contain the type and number of its queue.
     RECORD_TAG "record_tag" "5.4";
@@ -116,7 +116,7 @@ strict_rules! {
     MPT_PAGES "mpt_pages" "4.5, 6.2";
     /// A CQ whose buffer is not completely writable by the device.
     CQ_BUFFER "cq_buffer" "6.4";
-    /// A CQ with entries that are not in hardware ownership.
+    /// A CQ with entries that hardware does not own.
     CQ_OWNER "cq_owner" "7.6";
     /// A CQ context whose CQ number differs from that of the command.
     CQ_NUMBER "cq_number" "6.4";
@@ -126,11 +126,11 @@ strict_rules! {
     CQ_IN_USE "cq_in_use" "3.6";
     /// An EQ whose buffer is not completely writable by the device.
     EQ_BUFFER "eq_buffer" "6.3";
-    /// An EQ with entries that are not in hardware ownership.
+    /// An EQ with entries that hardware does not own.
     EQ_OWNER "eq_owner" "6.3, 7.7";
     /// An EQ with an interrupt vector that does not exist.
     EQ_VECTOR "eq_vector" "1.3, 1.7";
-    /// MAP_EQ of completion events, which are never routed by the mask.
+    /// MAP_EQ with the mask bit for completion events, which the mask does not control.
     EQ_EVENTS "eq_events" "3.5";
     /// HW2SW_EQ of an EQ that CQs still use.
     EQ_IN_USE "eq_in_use" "3.6";

@@ -42,7 +42,7 @@ pub struct Up {
     json: bool,
 }
 
-/// Arguments of the supervisor. It receives the user's whole command line, but uses only the options of guests.
+/// Arguments of the supervisor, which receives the user's whole command line but uses only the guest options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
     /// Guests to boot (accepts the same options as `guest-lab up`)
