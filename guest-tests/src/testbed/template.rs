@@ -26,7 +26,7 @@ pub enum Template {
     NvmeOf,
     /// ConnectX; guest a exports a directory using NFS over RDMA, and all other guests mount it at /mnt
     Nfs,
-    /// ConnectX; UCX uses the RDMA device, guest a runs ucx_perftest as a server, and mpirun starts ranks in all guests
+    /// ConnectX; UCX uses the RDMA device, guest a runs ucx_perftest as a server, and mpirun can start ranks in all guests
     Ucx,
 }
 
