@@ -48,7 +48,8 @@ pub(crate) fn request(aim: &Aim, input: &mut Input<'_>) -> Vec<u8> {
     let mut raw = [0; 64];
     let given = input.bytes(64);
     raw[..given.len()].copy_from_slice(given);
-    // Make half of the extension headers address the data region: a random key is almost always invalid.
+    // Give half of the extension headers the address and key of the data region, since a random key is almost always
+    // invalid.
     if flags & 0x80 == 0 {
         let low = u64::from(raw[7]) << 3;
         raw[..8].copy_from_slice(&(aim.va + low).to_be_bytes());

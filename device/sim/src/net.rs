@@ -19,7 +19,7 @@ pub struct Faults {
     pub corrupt: u32,
     pub duplicate: u32,
     pub reorder: u32,
-    /// Marks ECN-capable packets as congested (CE).
+    /// Marks ECN-capable packets with CE (congestion experienced).
     pub mark: u32,
     /// One-way delay of each packet.
     pub delay: Duration,
@@ -167,11 +167,11 @@ impl Net {
     }
 }
 
-/// Total length of the Ethernet, IPv4 and UDP headers. They are never corrupted: the ICRC does not cover every header
-/// bit.
+/// Total length of the Ethernet, IPv4 and UDP headers. They are never corrupted, since the ICRC does not cover all of
+/// their bits.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// Marks an ECN-capable IPv4 packet as congested. Returns whether it was ECN-capable.
+/// Marks an IPv4 packet with CE if it is ECN-capable. Returns whether the packet was marked.
 fn mark(frame: &mut [u8]) -> bool {
     const TRAFFIC_CLASS: usize = 15;
     const CHECKSUM: usize = 24;

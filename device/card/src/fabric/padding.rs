@@ -25,8 +25,8 @@ pub(super) fn is_small(len: usize, segment: usize) -> bool {
     segment.checked_sub(len).is_some_and(|padding| padding <= MAX_PADDING.min(segment / MIN_LEN_RATIO))
 }
 
-/// Returns whether a frame may be padded. Only RoCE frames without padding qualify, since the receiver can find where
-/// their packet ends.
+/// Returns whether a frame may be padded. Only RoCE frames qualify, since the receiver can find the end of their
+/// packet, and only if they have no padding yet.
 pub fn can_pad(frame: &[u8]) -> bool {
     packet_end(frame) == Some(frame.len())
 }

@@ -1,4 +1,4 @@
-//! Moves frames between the port and the fabric through capture, impairments and neighbour resolution.
+//! Moves frames between the port and the fabric, by way of capture, impairments and neighbour resolution.
 
 use engine::TxOffloads;
 use protocol::WireError;
@@ -16,9 +16,9 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn. Arrivals and accesses are handled between turns. On a socket, the frames of
-/// one turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if a NIC sends jumbo
-/// frames. Shared-memory fabrics, whose frames can be longer, also limit the bytes per turn.
+/// Maximum number of frames sent in one turn. Arriving frames and register accesses wait until the turn ends. On a
+/// socket, the frames of one turn add up to about half a megabyte at the largest path MTU, or to about 1.2 megabytes if
+/// a NIC sends jumbo frames. Shared-memory fabrics, whose frames can be longer, also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number

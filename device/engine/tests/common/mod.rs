@@ -1,4 +1,4 @@
-//! Two engines, a wire whose losses the test controls, and a clock that it advances.
+//! Two engines, connected by a wire whose losses the test controls, and a clock that the test advances.
 #![allow(clippy::unwrap_used, reason = "test code")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses only part of this module")]
 
@@ -124,7 +124,7 @@ impl Pair {
         Self::with(|_, _| {})
     }
 
-    /// Creates a connected pair in RTS; `tune` can modify the attributes.
+    /// Creates two engines whose QPs are connected and in RTS. `tune` can modify the QPs' attributes.
     pub fn with(tune: impl Fn(Node, &mut QpAttrs)) -> Self {
         Self::build(tune, psn_a(), psn_b(), Config::default())
     }

@@ -1,4 +1,4 @@
-//! Corrupts and marks frames as a faulty wire or a congested switch would.
+//! Corrupts frames like a faulty wire, or marks them like a congested switch.
 
 use protocol::net::checksum::Checksum;
 use rand::{Rng, RngExt};
@@ -8,8 +8,8 @@ use super::summary::{ETHER_LEN, FrameSummary};
 /// The ECN codepoint "Congestion Experienced" (RFC 3168, section 5).
 const CE: u8 = 3;
 
-/// Flips a random bit and returns the index of its byte, or `None` if the frame is too short. In a RoCE packet, it
-/// flips one of the bits that the ICRC covers.
+/// Flips a random bit and returns the index of its byte, or `None` if the frame is too short. In a RoCE packet, the bit
+/// belongs to the ICRC or is covered by it.
 pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl Rng) -> Option<usize> {
     let len = frame.len().checked_sub(summary.body).filter(|len| *len > 0)?;
     let mut byte = summary.body + rng.random_range(0..len);

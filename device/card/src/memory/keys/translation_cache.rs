@@ -3,8 +3,7 @@
 //! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all entries. Each
 //! entry also carries the [`Generation`] of the page table that it was derived from. Translations through a page table
 //! in guest memory are not cached, since the device cannot detect changes to it. If no single entry covers the
-//! requested range and grants the access, the look-up falls back to the tables, which are thus the source of all
-//! errors.
+//! requested range and grants the access, the look-up falls back to the tables. The cache itself reports no errors.
 //!
 //! The translation of an indirect key depends on the keys in its lists. These are in the same table, and a change to
 //! any of them invalidates the entry.
