@@ -1,4 +1,4 @@
-//! The help text of `guest-lab`: its commands in groups and examples.
+//! The help text of `guest-lab`: its commands, listed in groups, followed by examples.
 
 use std::fmt::Write as _;
 

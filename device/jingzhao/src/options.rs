@@ -21,7 +21,7 @@ pub enum SqAddr {
     Unit,
     /// Doorbells in slots, links in bytes, as in the public kernel driver.
     Index,
-    /// Detected for each QP. Positions are slots if only this interpretation leads to the slot after the last WQE.
+    /// Detected for each QP by checking which unit makes a doorbell point to the slot after the last WQE.
     Auto,
 }
 
@@ -98,7 +98,7 @@ pub struct Options {
     /// Execute a doorbell only if it is written to the UAR page in the context of its QP.
     pub uar_check: bool,
     /// J-33: execute a doorbell only if all 24 bits of the QP number match. The public driver changes the high bits
-    /// when it reuses a number, so the device can detect doorbells for the earlier QP.
+    /// when it reuses the low bits, so the device can detect doorbells meant for an earlier QP.
     pub qpn_check: bool,
     /// Board ID that QUERY_ADAPTER returns.
     pub board_id: BoardId,
@@ -108,8 +108,8 @@ pub struct Options {
     /// itself means 655.36 ms. The public driver always sets code 0, regardless of the timer that its user requests.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-38: implement MAD_IFC as the hardware does. It returns the LID and state of the port. The document lists the
-    /// command without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown opcode.
+    /// J-38: implement MAD_IFC as the hardware does. The command returns the LID and state of the port. The document
+    /// lists it without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown opcode.
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,

@@ -31,7 +31,7 @@ use self::pair::Wire;
 use self::report::Figures;
 use self::yardstick::Yardstick;
 
-/// Measures hcad on each fabric, relative to raw UDP or a memory copy.
+/// Measures hcad's performance on each fabric, relative to raw UDP or to a memory copy.
 #[derive(Debug, Parser)]
 struct Cli {
     /// Output file, with one line per figure (a JSON object)
@@ -87,7 +87,7 @@ struct Cli {
 /// The parts of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Two HCAs: bandwidth, latency, rate, and CPU time per message of device and driver
+    /// Two HCAs: bandwidth, latency, rate, and the CPU time that the device and the driver spend per message
     Fabric,
     /// Message rate by number of queue pairs
     Qps,

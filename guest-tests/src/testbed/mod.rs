@@ -109,7 +109,7 @@ pub struct UpOptions {
 pub enum DeviceFabric {
     /// UDP datagrams
     Udp,
-    /// Shared memory, which is faster and does not support soft-RoCE
+    /// Shared memory, which is faster but does not support soft-RoCE
     Ring,
 }
 

@@ -18,8 +18,8 @@ pub(super) struct NodeArgs {
     /// Number of the guest to boot, starting at 0 [default: the number of this Slurm task]
     #[arg(long, value_name = "N", requires = "hosts")]
     rank: Option<u8>,
-    /// Host of each guest, in the order of their numbers; a host with several guests is repeated [default: the hosts
-    /// of the Slurm job step]
+    /// Host of each guest, in the order of the guests' numbers; a host with several guests is repeated [default: the
+    /// hosts of the Slurm job step]
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "rank")]
     hosts: Vec<String>,
     /// First UDP port of the guests' devices, and TCP port on the host of guest 0; each further guest uses the next UDP

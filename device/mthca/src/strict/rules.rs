@@ -62,9 +62,9 @@ strict_rules! {
     ARM_SEQUENCE "arm_sequence" "5.3, 7.6";
     /// A CQ consumer index that is past the producer index.
     CQ_CONSUMER "cq_consumer" "5.4, 7.6";
-    /// A CQ entry that software has consumed but not returned to hardware ownership.
+    /// A CQ entry that software has consumed but not returned to hardware.
     CQE_OWNER "cqe_owner" "7.6";
-    /// An EQ entry that software has consumed but not returned to hardware ownership.
+    /// An EQ entry that software has consumed but not returned to hardware.
     EQE_OWNER "eqe_owner" "7.7, 7.8";
     /// A WQE with size 0, or larger than its slot.
     WQE_SIZE "wqe_size" "7.1, 7.3";
