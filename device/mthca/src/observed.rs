@@ -18,8 +18,8 @@ use super::srq::SharedReceiveQueue;
 ///
 /// Objects are borrowed mutably if observers store data in them: their counters, or what strict mode has seen so far.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived but has not been processed yet. `qp` is the QP named by the doorbell, and `state` is the
-    /// QP's state.
+    /// A send doorbell arrived but has not been processed yet. `qp` is the doorbell's QP, and `state` is the state of
+    /// that QP.
     SendDoorbell {
         qp: Option<&'a QueuePair>,
         state: Option<State>,
@@ -29,7 +29,7 @@ pub(super) enum Observed<'a> {
     },
     /// A send queue's record has advanced while doorbells are mapped. There is no doorbell to check.
     SendRecord { qp: &'a QueuePair, record: Record },
-    /// An arm doorbell arrived but has not been processed yet. `cq` is the CQ named by the doorbell.
+    /// An arm doorbell arrived but has not been processed yet. `cq` is the doorbell's CQ.
     ArmDoorbell {
         cq: Option<&'a mut CompletionQueue>,
         eqs: &'a EventQueues,

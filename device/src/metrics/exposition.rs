@@ -1,8 +1,7 @@
 //! Writes typed metric families in the Prometheus text format.
 //!
-//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, where a counter's TYPE line lacks the
-//! `_total` suffix of its samples. A parser for the Prometheus text format would therefore treat those samples as
-//! untyped.
+//! The crate `prometheus-client` (0.26) is not used because it writes OpenMetrics, where a counter's TYPE line lacks
+//! the `_total` suffix of its samples. A parser for the Prometheus text format would treat those samples as untyped.
 //!
 //! # Spec
 //! Prometheus, "Exposition formats", text format version 0.0.4.
@@ -17,7 +16,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A value that only increases or restarts at zero. The name of a counter ends in `_total`.
+    /// A value that can only increase or restart at zero. The name of a counter ends in `_total`.
     Counter,
     /// A value that can increase and decrease.
     Gauge,

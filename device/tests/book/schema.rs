@@ -1,4 +1,4 @@
-//! Reads the parts of a schemars JSON Schema that the pages need.
+//! Reads the parts of a schemars JSON Schema that the configuration reference needs.
 
 use schemars::Schema;
 use serde_json::Value;

@@ -136,8 +136,8 @@ impl Rq {
         self.buffer.pages()
     }
 
-    /// Returns the objects used by an RQ with the given context. The RQ that drops all frames names PD 0, which does
-    /// not exist.
+    /// Returns the objects used by an RQ with the given context. The context of an RQ that drops all frames contains
+    /// PD 0, which does not exist.
     pub fn uses(context: &RqContext) -> Used {
         let pd = context.queue.pd.get();
         let mut used = Used::from_slice(&[Object::Cq(context.cqn.get())]);
@@ -233,8 +233,8 @@ impl Rq {
             None => ([frame, &[]], None),
         };
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Section 16.2 permits either an error CQE or dropping the frame. After an error, the driver would reset the
-        // RQ, and a peer with a larger MTU could stall it. The device therefore drops the frame.
+        // Section 16.2 permits either an error CQE or dropping the frame. The device drops the frame. After an error,
+        // the driver would reset the RQ, and a peer with a larger MTU could stall the RQ in this way.
         if wqe.capacity() < len as u64 {
             return Err(RxError::TooLong);
         }

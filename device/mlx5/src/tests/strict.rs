@@ -123,7 +123,7 @@ fn invalidate(a: &mut User, b: &mut User, key: u32) {
     assert_eq!(execute(a, b, &umr(key, control, free, Translation::None)), 0);
 }
 
-/// A rule and a function that violates it. Its second argument is the peer of the first.
+/// A rule and a function that violates it. The function's arguments are a program and that program's peer.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// Test cases, at least one for each rule.

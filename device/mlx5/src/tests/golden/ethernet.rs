@@ -9,8 +9,8 @@ use protocol::ids::MacAddr;
 
 use super::*;
 
-/// The traces, in recording order. In the last one, the driver unloads and destroys the objects created earlier. The
-/// traces between netdev-up and VLAN are omitted, as they contain only frames.
+/// The traces, in recording order. In the last one, the driver is unloaded and destroys the objects created earlier.
+/// The traces between netdev-up and VLAN are omitted, as they contain only frames.
 const TRACES: [&str; 7] = [
     include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
     include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"),
@@ -106,8 +106,8 @@ impl Session<'_> {
     /// Sets the link state as in the recording and checks the resulting event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
-        // By now, this device has raised two more events than the recorded one. The driver disabled and enabled the
-        // port with PAOS.
+        // By now, this device has raised two more events than the recorded one, which ignored PAOS writes. The driver
+        // used them to disable and enable the port.
         let entry = Entry { kind: Kind::Eqe, number, index: index + 2, bytes: bytes(words) };
         let (event, _) = Eqe::parse(&output(&entry.bytes)).unwrap();
         self.driver.hca.set_link(matches!(event, Eqe::Port { change: PortChange::Up, .. }));
