@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_takes_ownership_of_removed_users_objects() {
+    fn kernel_takes_over_objects_of_removed_user_context() {
         let mut users = Users::default();
         let user = users.insert(UserRights::RAW_TRANSMIT).unwrap();
         users.set_owner(PD, User::Context(user));

@@ -263,7 +263,7 @@ fn wqe_with_invalid_size_fails_and_chain_continues() {
 }
 
 #[test]
-fn doorbell_supports_wqe_of_up_to_64_granules() {
+fn wqe_of_up_to_64_granules_can_be_posted() {
     let mut bench = Bench::kernel();
     let wqe = SendWqe {
         next: NextUnit::default(),

@@ -144,7 +144,7 @@ fn doorbell_exceeding_queue_size_is_rejected() {
 }
 
 #[test]
-fn completion_is_signalled_by_queue_or_wqe() {
+fn queue_or_wqe_can_request_completion() {
     let mem = memory();
     for (signal_all, signalled) in [(false, false), (false, true), (true, false)] {
         let mut queue = queue(&mem, signal_all);

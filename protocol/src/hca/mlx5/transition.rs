@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn rts2rts_copies_only_masked_attributes() {
+    fn rts2rts_copies_only_attributes_selected_by_mask() {
         let rts = QpContext { state: 3, ..created(Service::Rc) };
         let new = QpContext { qkey: Qkey::new(1), min_rnr_timer: 9, retry_count: 7, ..QpContext::default() };
         assert_eq!(run(&rts, Transition::Rts2Rts, &new), rts);
