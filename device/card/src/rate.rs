@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn bucket_holds_tenth_of_a_second() {
+    fn full_bucket_holds_tokens_for_a_tenth_of_a_second() {
         let mut bucket = Bucket::new(NonZeroU32::new(1000).unwrap());
         assert_eq!(taken(&mut bucket, 5_000_000, 500), 100);
         assert_eq!(taken(&mut bucket, 5_000_999, 500), 0);

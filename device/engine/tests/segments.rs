@@ -5,7 +5,7 @@ use crate::common::*;
 use engine::*;
 use protocol::roce::*;
 
-/// A frame from the engine and the offload work that is still to be done on it.
+/// A frame from the engine, and the offload that it still needs.
 type Sent = (Vec<u8>, Offload);
 
 /// Creates a pair with segmentation offload enabled on both engines.
@@ -111,7 +111,7 @@ fn offload_changes_neither_results_nor_counters() {
 }
 
 #[test]
-fn unreliable_connection_carries_several_packets() {
+fn uc_frame_carries_several_packets() {
     let mut pair = pair_with(|_, attrs| attrs.service = Service::Uc);
     pair.post_recv(B, 7, 0x8000, 3000);
     pair.post(A, send(1, 3000));
@@ -139,9 +139,9 @@ fn only_missing_packets_of_overlapping_frame_are_executed() {
     assert_eq!(pair.bytes(B, 0x8000, 1024), pair.bytes(A, 0, 1024));
 }
 
-/// IBTA 9.7.5.2: the refused message is retransmitted in full.
+/// IBTA 9.7.5.2: after an RNR NAK, the whole message is retransmitted.
 #[test]
-fn refused_frame_is_sent_again() {
+fn frame_is_retransmitted_in_full_after_rnr_nak() {
     let mut pair = pair();
     pair.post(A, send(1, 1000));
     exchange(&mut pair);
@@ -153,7 +153,7 @@ fn refused_frame_is_sent_again() {
     assert_eq!(pair.a.engine.stats().recovery.retransmitted_packets, 4);
 }
 
-/// IBTA 9.7.7.2: beyond the credits, only one packet may be outstanding, as a probe. It is the packet that consumes a
+/// IBTA 9.7.7.2: beyond the credits, only a single packet may be outstanding. This probe is the packet that consumes a
 /// receive request.
 #[test]
 fn probe_for_credits_is_sent_alone() {

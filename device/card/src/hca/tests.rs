@@ -70,7 +70,7 @@ fn accesses_are_split_into_aligned_words() {
 }
 
 #[test]
-fn msix_structures_are_not_passed_to_frontend() {
+fn msix_structure_accesses_do_not_reach_frontend() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), TABLE, &[0xaa; 40]);
     let mut table = [0; 40];
@@ -227,8 +227,8 @@ fn frames_for_other_devices_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// Captures must be complete, and members of a multicast group may be on a wire. Captured frames and multicast frames
-/// therefore have an ICRC even if the fabric needs none.
+/// Frames in a capture must be complete, and multicast frames may reach members over a wire. Both therefore have an
+/// ICRC even if the fabric needs none.
 #[test]
 fn icrc_is_computed_for_capture_and_multicast() {
     let folder = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ fn packets_in_frame_are_captured_and_counted_individually() {
     assert_eq!(frames, packets);
 }
 
-/// Frames to the device itself are counted like those from others.
+/// Frames to the device itself are counted like those from other devices.
 #[test]
 fn packets_in_loopback_frame_are_counted_individually() {
     let (frame, _) = frame_of_four_packets();
@@ -344,7 +344,7 @@ fn arp_frame_with_segmentation_offload_is_dropped() {
 }
 
 #[test]
-fn frame_that_cannot_be_divided_is_dropped() {
+fn frame_that_cannot_be_segmented_is_dropped() {
     let (mut frame, _) = frame_of_four_packets();
     frame.truncate(100);
     for captured in [false, true] {

@@ -143,7 +143,7 @@ fn qp_can_reconnect_after_error_and_reset() {
 
 /// Section 10.2: RTR2RTS also sets a datagram QP's next send PSN, which QUERY_QP must return.
 #[test]
-fn datagram_qp_returns_configured_send_psn() {
+fn query_qp_returns_configured_send_psn_of_datagram_qp() {
     let mut all = Objects::new();
     for service in [Service::Ud, Service::Qp0, Service::Qp1] {
         let context = all.of(service);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_to_many_qps_is_bounded() {
+    fn flood_to_many_qps_writes_limited_number_of_records() {
         let mut repeats = Repeats::default();
         let written = (0..1000).filter(|qpn| repeats.admit(at(0), of(*qpn))).count();
         assert_eq!(written, MAX_GROUPS);

@@ -7,7 +7,7 @@ use protocol::hca::e810::rdma::index::PbleIndex;
 use super::*;
 use crate::testing::{PBLE_SEGMENT, segment};
 
-/// Returns the address of the page referred to by a PBLE.
+/// Returns the address of the page that a PBLE refers to.
 fn page(driver: &mut Driver, index: u32) -> Option<u64> {
     let (device, memory) = driver.bus.hca.frontend_and_memory();
     device.state.function.rdma.hmc.pages(memory).page(index.into()).map(Iova::get)
@@ -106,7 +106,7 @@ fn paged_segment_uses_directory() {
 }
 
 #[test]
-fn two_level_list_has_512_page_leaves() {
+fn leaf_of_two_level_list_covers_512_pages() {
     let mut driver = brought_up();
     // The second leaf starts at PBLE 1024.
     driver.bus.poke(PBLE_SEGMENT + 8 * 17, &1024_u64.to_le_bytes());

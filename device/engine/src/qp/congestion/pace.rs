@@ -118,7 +118,7 @@ impl Pace {
     }
 
     fn refresh(&mut self, now: Instant) {
-        // Stop after `PERIODS` periods; the flow is then back at full rate.
+        // Stop after `PERIODS` periods. The flow is then back at full rate.
         while now >= self.period_from + PERIOD && self.periods < PERIODS {
             self.period_from = self.period_from + PERIOD;
             self.periods += 1;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_recovers_by_halving_then_additive_steps() {
+    fn rate_recovers_fast_then_by_additive_increase() {
         let mut pace = Pace::new(at(0));
         pace.on_notification(at(0));
         pace.on_notification(at(50));
