@@ -26,8 +26,8 @@ const MAX_NODES: usize = 1024;
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. One sweep is not enough: frames may be
-/// lost, and other HCAs may still be starting.
+/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. One sweep is not enough, because frames
+/// may be lost and other HCAs may still be starting.
 const FIRST_SWEEPS: u8 = 3;
 
 /// Interval between sweeps when the guest does not trigger any. OpenSM uses the same interval.
@@ -42,8 +42,8 @@ pub(super) const fn switch_port(lid: Lid) -> u8 {
     port
 }
 
-/// Upper half of the transaction IDs in this module's requests. Software's transaction IDs begin with an agent ID, a
-/// small number that cannot be confused with it.
+/// Upper half of the transaction IDs in this module's requests. It cannot be confused with the upper half of software's
+/// transaction IDs, which is an agent ID and therefore a small number.
 const TID: u64 = 0x6863_6164 << 32;
 
 /// Another HCA, with the attributes that it has returned.
@@ -83,7 +83,7 @@ impl Subnet {
         self.own
     }
 
-    /// Returns the known HCAs by LID.
+    /// Returns the known HCAs with their LIDs, in ascending order of LID.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (Lid, &Node)> {
         self.nodes.iter().map(|(lid, node)| (*lid, node))
     }
@@ -172,8 +172,8 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node. If the table is full, replaces the node that responded least recently, preferring nodes whose
-    /// attributes are incomplete.
+    /// Inserts a node. If the table is full, the node replaces the one that responded least recently among the nodes
+    /// with incomplete attributes or, if all are complete, among all nodes.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =

@@ -1,8 +1,8 @@
 //! How the members of a ring find each other and create links.
 //!
-//! A message to a member is sent to the socket named after the member's MAC, and only that member can read it. Calls
-//! and answers carry a token; a later message that repeats it must come from the member that received it. A connecting
-//! member is trusted only after it has repeated a token:
+//! A message to a member is sent to the socket named after the member's MAC, and only that member can read it. Each
+//! call and each answer carries a token. Only the member that received the token can repeat it in a later message. A
+//! connecting member is trusted only after it has repeated a token:
 //!
 //! ```text
 //! newcomer -> member's socket     call, token a
@@ -126,7 +126,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // Accept at most one connection per slot in each call.
+        // Accept no more connections per turn than there are slots.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,

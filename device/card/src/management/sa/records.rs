@@ -85,7 +85,7 @@ pub(super) fn links(context: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the GUID records. For other HCAs, only the first block is returned: their other blocks are empty.
+/// Returns the GUID records. For other HCAs, returns only the first block, because all other blocks are empty.
 pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
@@ -98,7 +98,7 @@ pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     own.chain(others).chain([switch]).collect()
 }
 
-/// Returns the P_Key records of this HCA's own port. Other ports have no records, as their tables are not queried.
+/// Returns the P_Key records of this HCA's own port. Other ports have no records, because their tables are not queried.
 pub(super) fn pkeys(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let blocks = context.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {

@@ -106,7 +106,7 @@ fn unsupported_request_returns_specified_status() {
     );
 }
 
-/// mthca interface, section 8.2: MAD_IFC leaves the response's route unchanged, for software to advance.
+/// mthca interface, section 8.2: MAD_IFC leaves the route in the response unchanged; advancing it is up to software.
 #[test]
 fn directed_route_response_keeps_route() {
     let mut management = open(1);

@@ -50,7 +50,7 @@ impl Waiting {
         lost
     }
 
-    /// Returns the next ready frame, whose destination MAC is filled in.
+    /// Returns the next ready frame, with its destination MAC filled in.
     pub(super) fn pop_ready(&mut self) -> Option<Vec<u8>> {
         self.ready.pop_front()
     }

@@ -14,7 +14,7 @@ use super::session::Errno;
 use crate::vfio::msix::Interrupts;
 
 /// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other interrupt types. An eventfd
-/// for device errors is accepted and closed, as the device never reports such errors.
+/// for device errors is accepted and closed, because the device never reports such errors.
 pub(super) fn set(
     set: &IrqSet,
     booleans: &[u8],
@@ -81,8 +81,8 @@ pub(super) fn set(
     Ok(())
 }
 
-/// Returns whether a descriptor may be an eventfd. `fstat` does not report a file type for eventfds. Other descriptors
-/// are rejected: a write to a pipe, a terminal or a file on FUSE may block indefinitely.
+/// Returns whether a descriptor may be an eventfd, for which `fstat` reports no file type. Other descriptors are
+/// rejected, because a write to a pipe, a terminal or a file on FUSE may block indefinitely.
 fn may_be_eventfd(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Unknown)
 }

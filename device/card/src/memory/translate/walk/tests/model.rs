@@ -6,7 +6,7 @@ use super::*;
 
 /// Number of keys in the model. Keys are numbered from 1.
 const KEYS: u32 = 7;
-/// Number of list entries in the model and number of page table entries.
+/// Number of list entries in the model, and also of page table entries.
 const ENTRIES: u64 = 12;
 /// Size of the model's guest memory in bytes.
 const BYTES: u64 = 0x8000;
@@ -116,7 +116,7 @@ fn naive(
     let (mut linear, mut repetition) = (linear, 0);
     if entry_len == EntryLen::Strided {
         let pattern = tables.patterns.get(&first_entry).ok_or(AccessError::Unmapped)?;
-        // Counts the repetitions one by one, unlike the device.
+        // Unlike the device, count the repetitions one by one.
         while pattern.len != 0 && linear >= pattern.len {
             (linear, repetition) = (linear - pattern.len, repetition + 1);
         }
@@ -169,7 +169,7 @@ proptest! {
         has_generation: bool,
         steps in proptest::collection::vec(any_step(), 1..120),
     ) {
-        // Guest memory covers every translated address: contiguous regions begin below `BYTES`, and no region
+        // Guest memory covers every translated address, since contiguous regions begin below `BYTES` and no region
         // exceeds two pages.
         let dma = guest_memory(0, 2 * BYTES / 0x1000);
         let words = 0..u16::try_from(BYTES).unwrap();
