@@ -51,7 +51,7 @@ pub struct Mapping {
     pub rights: Rights,
     /// The only QP that can use the key, if it is restricted to one.
     pub qpn: Option<Qpn>,
-    /// For a window bound to a fast-registered region: its key's index.
+    /// Index of the region's key, for a window bound to a fast-registered region.
     pub parent: Option<u32>,
 }
 
@@ -121,7 +121,7 @@ impl Key {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Number of send requests and number of receive requests that the engine has fetched.
+    /// Numbers of send and receive requests that the engine has fetched, in this order.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,

@@ -144,7 +144,7 @@ impl Clients {
 struct Source {
     process: Process,
     registry: DeviceRegistry,
-    /// The last generated text and its time of generation.
+    /// The last generated text, and when it was generated.
     text: Option<(Instant, Arc<str>)>,
 }
 

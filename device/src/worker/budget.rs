@@ -82,7 +82,7 @@ pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
     /// Number that identifies the device in this process.
     device: u64,
-    /// Allowance of all devices together, in seconds of processor time per second.
+    /// Rate at which the shared allowance accrues, in seconds of processor time per second.
     rate: f64,
     /// Seconds of processor time left in the device's own share. Negative after overspending.
     left: f64,
@@ -152,9 +152,9 @@ impl ControlBudget {
         let interval = now.saturating_since(self.since).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Turns may have been preempted, so their elapsed times only show how to divide the processor time. The
-        // processor time is capped at the duration of the turns, because the thread also polls and answers operator
-        // calls outside turns.
+        // Turns may have been preempted, so their elapsed times are used only as the ratio in which to divide the
+        // processor time. The processor time is capped at the duration of the turns, because the thread also polls and
+        // answers operator calls outside turns.
         let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
         let (on_data, on_control) = (processor * data / turns, processor * control / turns);
         // Control work draws on the shared allowance only to the extent that it takes more time than moving data.

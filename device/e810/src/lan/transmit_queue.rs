@@ -1,4 +1,4 @@
-//! A transmit queue: turns posted descriptors into frames, one at a time.
+//! A transmit queue, which turns posted descriptors into frames, one at a time.
 //!
 //! Guest memory is read once, directly into the output buffer. A TSO frame yields one segment per call, and the queue
 //! keeps the frame's state between calls.
@@ -302,7 +302,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the frame's descriptors that have the RS bit set as done, and returns their number.
+    /// Marks each descriptor of the frame as done if its RS bit is set. Returns the number of descriptors marked.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;
@@ -321,7 +321,8 @@ impl TransmitQueue {
 }
 
 impl PendingFrame {
-    /// Returns whether a data descriptor has the same command and header lengths as the frame's first one.
+    /// Returns whether a data descriptor has the same header lengths and, apart from EOP and RS, the same command bits
+    /// as the frame's first one.
     fn matches_first(&self, data: &DataDescriptor) -> bool {
         let shared_bits = |command: Command| command.with_end_of_packet(false).with_report_status(false);
         self.first.is_none_or(|first| {

@@ -45,7 +45,7 @@ pub(super) struct FlowEntryRow {
     pub(super) group: u32,
     /// Fields that the entry compares, with their values. If empty, the entry matches every frame.
     pub(super) matches: Vec<String>,
-    /// VLAN edits, and `allow`, `drop`, or the destinations of the frame.
+    /// VLAN edits, followed by `allow`, `drop` or the frame's destinations.
     pub(super) actions: Vec<String>,
     /// Tag in the CQEs of frames that the entry forwards.
     pub(super) tag: u32,
@@ -89,8 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups that end at or after position `from`. Each comes with its table's number, and the index where the
-/// page starts in that table.
+/// Returns the groups that end at or after position `from`, each with the number of its table and the index at which
+/// the page starts in that table.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {

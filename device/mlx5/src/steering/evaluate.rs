@@ -17,7 +17,7 @@ use crate::limits::flow::{MAX_DELIVERIES, MAX_HOPS};
 /// Result of evaluating the flow tables for a frame. A frame without deliveries is dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Verdict {
-    /// Bound: [`MAX_DELIVERIES`]. Further deliveries are dropped.
+    /// Contains at most [`MAX_DELIVERIES`] deliveries. Further ones are dropped.
     pub deliveries: SmallVec<[Delivery; 1]>,
     /// Counters of all entries that the frame matched.
     pub counters: SmallVec<[FlowCounterId; 4]>,
@@ -42,9 +42,9 @@ struct Branch {
 }
 
 impl Steering {
-    /// Evaluates the tables for a frame, starting at the root. `layers` must be its layers.
+    /// Evaluates the tables for a frame, starting at the root. `layers` must describe the same frame.
     ///
-    /// The evaluation ends after [`MAX_HOPS`] tables. Levels rule out loops, but not long chains.
+    /// The evaluation ends after [`MAX_HOPS`] tables. Table levels rule out loops, but not long chains.
     pub fn evaluate(&self, frame: &[u8], layers: &Layers) -> Verdict {
         let mut verdict = Verdict::default();
         let mut pending: SmallVec<[Branch; 1]> = SmallVec::new();

@@ -187,7 +187,7 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
 }
 
 /// Draws requests that repeatedly bind a window, each time to different memory. The memory is part of an ordinary
-/// region or of a region that is registered for each binding and invalidated after the window.
+/// region, or of a region that is registered before each bind and invalidated once the window is no longer bound.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);
@@ -202,7 +202,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
                 let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
                 let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
                 let (register, start) = loop {
-                    // A bind uses addresses in the region, which must not be zero-based.
+                    // A bind specifies addresses in the region, so the region must not be zero-based.
                     let (register, start) = fast_register(rng, pair, side, parent, area, rights);
                     if start != 0 {
                         break (register, start);

@@ -69,8 +69,8 @@ impl Ring {
     }
 
     /// Writes the descriptors for a frame, with buffers of at most `size` bytes. Every descriptor gets the bits of
-    /// `command`, but EOP is set only on the last one, and RS is cleared on all others. Returns the address of the last
-    /// descriptor.
+    /// `command`, except that EOP is always set on the last one, and EOP and RS are cleared on all others. Returns the
+    /// address of the last descriptor.
     fn frame(&mut self, bench: &Bench, frame: &[u8], size: usize, command: u64, rest: u64) -> u64 {
         let count = frame.len().div_ceil(size);
         let mut place = 0;
@@ -118,7 +118,7 @@ fn put_vector(bench: &Bench, ring: &mut Ring, vector: &Vector, size: usize) {
 fn transmitted_frames_match_scapy() {
     for vector in vectors() {
         let given = vector.given.len() / 2;
-        // Send the frame in one buffer, split within headers, and in the maximum number of buffers.
+        // Send the frame in one buffer, in two buffers, and in up to eight, the maximum without TSO.
         for size in [given, given.div_ceil(2), given.div_ceil(8)] {
             let mut bench = Bench::new();
             let mut ring = Ring::new(&mut bench, QUEUE);
