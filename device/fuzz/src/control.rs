@@ -17,7 +17,7 @@ pub fn run(input: &[u8]) {
                 _ => {}
             }
         }
-        // `hcactl` also reads responses from a socket.
+        // Parse the line as a response too, since `hcactl` reads responses from a socket.
         if let Ok(response) = serde_json::from_slice::<Response>(line) {
             let again = serde_json::to_vec(&response).expect("any response can be written as JSON");
             assert!(serde_json::from_slice::<Response>(&again).is_ok());

@@ -16,19 +16,19 @@ const OPERATIONS: usize = 256;
 const PAGE: u64 = 4096;
 /// Number of bus pages used at each end of the address space.
 const SIDE: u64 = 8;
-/// Number of files and number of pages in each file.
+/// Number of files, and number of pages in each file.
 const FILES: usize = 3;
 const FILE_PAGES: u64 = 8;
 const FILE_LEN: u64 = FILE_PAGES * PAGE;
 
-/// Set low so that inputs can reach the limits.
+/// Limits of the guest memory, low enough for inputs to reach them.
 const MAX_WINDOWS: usize = 3;
 const MAX_FILES: usize = 2;
 
 /// Backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// Index of the file and page number in the file.
+    /// Index of the file, and page number in the file.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,
@@ -85,7 +85,7 @@ impl Bench {
             9 | 10 => self.write(input),
             11 | 12 => self.read(input),
             13 => self.exchange(input),
-            // Keep this rare: it unmaps all ranges.
+            // This operation is rare because it unmaps all ranges.
             14 if input.byte() < 32 => self.truncate_file(input),
             14 => {}
             _ => {
@@ -239,8 +239,8 @@ impl Bench {
         }
     }
 
-    /// Truncates a file and accesses all mapped pages. Then starts over as if a new client had connected: unmaps all
-    /// ranges and restores the length of the file.
+    /// Truncates a file and accesses all mapped pages. Then, as if a new client had connected, unmaps all ranges and
+    /// restores the length of the file.
     fn truncate_file(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
         ftruncate(&self.fds[file], left * PAGE).expect("an unsealed memfd can be truncated");

@@ -1,4 +1,4 @@
-//! Charts of the figures: bandwidth by message size, and rate by number of queue pairs, each with its reference.
+//! Charts of the results: bandwidth by message size, and message rate by number of queue pairs, with references.
 
 use std::ops::Range;
 use std::path::Path;
@@ -35,7 +35,7 @@ struct Picture<'a> {
 const OURS: [RGBColor; 3] = [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115)];
 const THEIRS: [RGBColor; 2] = [RGBColor(90, 90, 90), RGBColor(204, 121, 167)];
 
-/// Draws every chart that has figures.
+/// Draws every chart that has an hcad line with at least two points.
 pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     let bandwidth = Picture {
         title: "RDMA WRITE bandwidth between two HCAs, one queue pair",

@@ -28,7 +28,7 @@ use super::{AIM, ATTACKER, NEIGHBOUR, PAGE, SEALED};
 
 type Guest = Driver<Machine<E810>>;
 
-/// Numbers of three queue pairs: one connected to a peer that exists only as generated frames, one connected to itself,
+/// Numbers of three queue pairs: one connected to a peer whose frames the fuzzer generates, one connected to itself,
 /// and one for datagrams.
 pub(super) const QPNS: [u32; 3] = [PEER.get(), LOOPED.get(), DATAGRAM.get()];
 const PEER: Qpn = Qpn::new(3);
@@ -50,9 +50,9 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum number of ARP table entries. They have no table of their own, but [`ControlRow`] reports their number.
+/// Maximum number of ARP table entries. Snapshots do not list them, but [`ControlRow`] reports their number.
 const MAX_NEIGHBOURS: usize = 4096;
-/// Maximum number of scheduler nodes. They have no table of their own, but [`ControlRow`] reports their number.
+/// Maximum number of work scheduler nodes. Snapshots do not list them, but [`ControlRow`] reports their number.
 const MAX_NODES: usize = 512;
 
 /// Maps zeroed memory for the RDMA half.
@@ -168,7 +168,7 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits on ARP table entries and scheduler nodes.
+/// Checks the limits on ARP table entries and work scheduler nodes.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
@@ -350,7 +350,7 @@ fn piece(input: &mut Input<'_>) -> [u8; 16] {
     fragment(address(input, DATA + u64::from(flags) * 8), key, len)
 }
 
-/// Rings one of the kernel's doorbells or one of a user process's doorbells.
+/// Writes to a doorbell of the kernel or of a user process, or to CCQPSTATUS.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let registers = [
         Register::UserWqealloc,
@@ -364,7 +364,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     ];
     let register = registers[usize::from(input.byte()) % registers.len()];
     let number = if input.byte() < 192 { u32::from(input.byte() % 8) } else { input.word() };
-    // Encode the arm word as software would.
+    // Write an arm word as software would.
     let arm = u64::from(input.byte()) << 10;
     guest.poke(CONTEXTS + 0x2_0000 + u64::from(number % 8) * 64 + 32, &arm.to_le_bytes());
     guest.write(register, number);
