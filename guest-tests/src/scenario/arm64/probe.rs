@@ -189,7 +189,8 @@ fn interrupts_of(text: &str, function: &str) -> u64 {
     counts.sum()
 }
 
-/// Returns whether a BAR is in the range for 64-bit BARs. Each line of the text has a BAR's start, end and flags.
+/// Returns whether any BAR is in the range for 64-bit BARs. Each line of the text contains the start, end and flags of
+/// one BAR.
 fn has_high_bar(resources: &str) -> bool {
     let start =
         |line: &str| u64::from_str_radix(line.split_whitespace().next()?.strip_prefix("0x")?, 16).ok();

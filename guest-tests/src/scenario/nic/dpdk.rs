@@ -40,7 +40,7 @@ const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
-/// Number of flows that `testpmd` must spread over its queues and number of datagrams per flow. With 64 flows and four
+/// Number of flows that `testpmd` must spread over its queues, and number of datagrams per flow. With 64 flows and four
 /// queues, any given queue stays empty once in a hundred million runs.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 4;

@@ -42,7 +42,8 @@ pub struct Up {
     json: bool,
 }
 
-/// Arguments of the supervisor, which receives the user's whole command line but uses only the guest options.
+/// Arguments of the supervisor. It receives the user's whole command line, but uses only the options that define the
+/// guests.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
     /// Guests to boot (accepts the same options as `guest-lab up`)
@@ -146,7 +147,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Boots guests in a testbed with the requested name or with the default name if none was requested.
+    /// Boots guests in a testbed with the requested name, or with the default name if none was requested.
     pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();

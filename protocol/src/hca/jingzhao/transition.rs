@@ -167,8 +167,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver must provide. The device cannot verify that it does: the public driver
-    /// does not set their mask bits.
+    /// Returns the attributes that the driver must provide. The device cannot check that they are provided, because the
+    /// public driver does not set their mask bits.
     pub const fn required(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let connected = A::AV.union(A::PATH_MTU).union(A::DEST_QPN).union(A::RQ_PSN);

@@ -161,7 +161,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // Copied even if the mask bit is clear; the driver then sends "migrated", the initial state of a QP.
+            // Copy the migration state even if its mask bit is clear. The driver then sends "migrated", the initial
+            // state of a QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -184,7 +185,7 @@ impl Qpc {
         next.requester.set_flight_limit(self.requester.flight_limit());
         next.responder.set_srq(self.responder.srq());
         next.responder.set_signal_all(self.responder.signal_all());
-        // Always copied, since the driver does not set the port's mask bit for QP0 and QP1.
+        // Always copy the port, since the driver does not set its mask bit for QP0 and QP1.
         next.primary.port = self.primary.port;
         Ok(next)
     }

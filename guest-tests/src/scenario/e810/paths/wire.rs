@@ -97,8 +97,8 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // Of eight ports chosen at random from 16,384, two are equal in about one run in six hundred, and fewer
-            // than seven distinct ports do not occur in practice.
+            // If eight ports are chosen at random from 16,384, two are equal in about one run in six hundred. In
+            // practice, at least seven are distinct.
             ensure!(different.len() >= CONNECTIONS - 1, "too few distinct ports: {different:?}");
         }
         Ok(())
