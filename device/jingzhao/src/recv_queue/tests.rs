@@ -203,8 +203,8 @@ fn of_library() -> (Region, RecvQueue) {
     (mem, queue)
 }
 
-/// Returns the stores that post a receive in the library's program order. Each store is an offset in the slot and the
-/// bytes to write. A list shorter than the maximum ends with a terminator.
+/// Returns the stores with which the library posts a receive, in program order. Each store is an offset in the slot and
+/// the bytes to write. A list shorter than the maximum ends with a terminator.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));
@@ -416,7 +416,7 @@ fn with_key(key: u32) -> DataSegment {
     DataSegment { lkey: Lkey::new(key), ..unit(100) }
 }
 
-/// Software stores the length, the key and the address of an element, and then, in the library's format, the valid bit.
+/// Software stores an element's length, key and address in this order. In this test, it then sets the valid bit.
 #[test]
 fn list_being_written_is_not_fetched() {
     let (mem, mut queue) = rc_queue();
@@ -431,14 +431,14 @@ fn list_being_written_is_not_fetched() {
 }
 
 #[test]
-fn unmarked_list_with_existing_key_is_fetched_immediately() {
+fn list_without_valid_bit_is_fetched_at_once_if_key_exists() {
     let (mem, mut queue) = rc_queue();
     mem.put(16, &with_key(0x21).emit_le());
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![100]));
 }
 
 #[test]
-fn unmarked_list_with_unknown_key_is_fetched_after_settle_time() {
+fn list_without_valid_bit_must_settle_if_key_is_unknown() {
     let (mem, mut queue) = rc_queue();
     mem.put(16, &with_key(0x55).emit_le());
     assert_eq!(queue.next(NOW, &mem), Fetch::Empty);

@@ -61,7 +61,7 @@ fn init_hca_rejects_tables_beyond_limits() {
     }
 }
 
-/// The public driver's table sizes are constants. It may therefore use numbers beyond the reported counts (J-09).
+/// The public driver's table sizes are constants, so it may use object numbers beyond the reported counts (J-09).
 #[test]
 fn object_numbers_beyond_reported_counts_are_accepted() {
     let limits = r#"{"max_qps": 64, "max_cqs": 64, "max_eqs": 8, "max_mpts": 64}"#;
@@ -107,7 +107,7 @@ fn object_beyond_device_capacity_is_rejected() {
 
 /// The device does not need memory for a protection domain and compares all 32 bits of its number.
 #[test]
-fn protection_domain_beyond_reported_count_works() {
+fn pd_number_beyond_reported_count_is_accepted() {
     let mut machine = initialised(options(r#"{"max_pds": 4}"#));
     for number in [3, 4] {
         let pd = Pdn::new(number);
@@ -135,7 +135,7 @@ fn reserved_qp_number_is_usable() {
 }
 
 #[test]
-fn context_memory_beyond_reported_size_works() {
+fn context_memory_larger_than_reported_is_accepted() {
     let mut machine = powered_on(1, options(r#"{"max_icm_len": 8192}"#));
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     // Each of these pages holds 16 contexts.

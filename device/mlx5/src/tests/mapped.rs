@@ -259,8 +259,8 @@ fn queues_destroyed_during_round_are_skipped() {
     assert_eq!((a.reap().len(), ignored(&a)), (0, vec![]));
 }
 
-/// Software writes the arm record and then the doorbell, which the doorbell of another CQ on the page may overwrite. A
-/// completion can arrive, and the device can poll, before or after each of these steps.
+/// Software writes the arm record, then the doorbell. Another CQ's doorbell on the same page may overwrite that
+/// doorbell. A completion can arrive, and the device can poll, before or after each of these steps.
 #[test]
 fn arm_request_survives_every_interleaving() {
     const STEPS: usize = 3;
@@ -336,7 +336,7 @@ fn never_armed_cq_does_not_raise_event() {
 
 /// If software rearms the CQ before receiving the pending event, only that event is raised.
 #[test]
-fn rearming_before_event_is_read_does_not_raise_event() {
+fn rearming_before_event_is_read_raises_only_one_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(false);
