@@ -87,13 +87,13 @@ pub mod netdev {
     pub const MAX_TIRS: u32 = 1 << 12;
     pub const MAX_RQTS: u32 = 1 << 10;
     pub const MAX_RQT_ENTRIES: u16 = 1 << 8;
-    /// Highest SQ or RQ number. SQs and RQs share 2^13 numbers, which QPs do not use.
+    /// Highest SQ or RQ number. SQs and RQs share a range of 2^13 numbers that QPs do not use.
     pub const LAST_WORK_QUEUE: u32 = super::first::WORK_QUEUE + (1 << 13) - 1;
     /// Log2 of the maximum number of blocks in an SQ and of entries in an RQ.
     pub const LOG_MAX_WORK_QUEUE: u8 = 14;
     /// Log2 of the minimum RQ entry size in bytes, which is one data segment.
     pub const LOG_MIN_RECV_ENTRY: u8 = 4;
-    /// Maximum length of a frame without its check sequence. The maximum of PMTU, 9978, includes the check sequence.
+    /// Maximum frame length without the frame check sequence. The maximum in the PMTU register, 9978, includes it.
     pub const MAX_FRAME: usize = 9978 - 4;
     /// Maximum payload of an LSO. The driver sends up to 512 KiB (BIG TCP).
     pub const MAX_LSO_PAYLOAD: u32 = 1 << 20;
@@ -104,8 +104,8 @@ pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.
     pub const QP: u32 = 0x80;
-    /// First memory key index. Indices 1 and 4 must not be used: keys 100h and 400h terminate scatter/gather lists and
-    /// begin strided lists.
+    /// First memory key index. Indices 1 and 4 must not be used, since key 100h terminates scatter/gather lists and key
+    /// 400h begins strided lists.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
     /// First number of an SQ or RQ.
@@ -133,8 +133,8 @@ pub struct Limits {
     pub max_srq_wqes: Count<8, 15>,
     /// Maximum number of outstanding READs and atomics of a QP in each direction, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
-    /// Size of the BAR, which holds the UAR pages, in MiB, 1 to 2^5. Each guest process that opens the device uses
-    /// several pages.
+    /// Size in MiB of the BAR that holds the UAR pages, 1 to 2^5. Each guest process that opens the device uses several
+    /// pages.
     pub bar_mib: Count<0, 5>,
 }
 

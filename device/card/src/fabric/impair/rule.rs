@@ -56,7 +56,7 @@ pub struct RuleEntry {
     /// Affect each matching frame with this probability, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probability: Option<Probability>,
-    /// Seed of the random choices. The same seed and the same frames produce the same result. Default: 0.
+    /// Seed for the random choices. The same seed and the same frames produce the same result. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
