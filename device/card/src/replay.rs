@@ -112,7 +112,7 @@ pub fn play<F: Frontend>(
     let mut source = source();
     let (counts, rest) = before_stop.unwrap_or_else(|| (source.counts(), source.take_log()));
     let outcome = match (ran, stopped, source.take_stop()) {
-        // After the first difference, further behaviour is meaningless, even a panic.
+        // After the first difference, the device's behaviour is no longer meaningful, so even a panic is ignored.
         (_, _, Some(Err(difference))) => Outcome::Differs(difference),
         (Err(payload), _, _) => {
             Outcome::Panicked { step: counts.steps, message: panic_message(payload.as_ref()) }

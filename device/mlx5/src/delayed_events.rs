@@ -30,7 +30,7 @@ pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
 enum Delayed {
     /// The events of these CQs must be written by `until`.
     Until { until: Instant, cqns: BTreeSet<Cqn> },
-    /// An event timed out. Events are not delayed for now.
+    /// An event timed out. Events are written immediately until [`DelayedEvents::resume`] is called.
     Off,
 }
 

@@ -251,8 +251,8 @@ impl Qp {
         self.handle(ctx, encap, packet, 1);
     }
 
-    /// Handles a frame that carries several packets. They are handled one by one unless the QP accepts packets from
-    /// this source and expects these next.
+    /// Handles a frame that carries several packets. They are handled one by one unless `mtu` is the QP's path MTU and
+    /// the QP accepts packets from this source and expects these next.
     pub(crate) fn handle_segments<H: Host>(
         &mut self,
         ctx: &mut Ctx<'_, H>,
@@ -572,8 +572,8 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
-            // IBTA 10.2.9: requests in a shared queue are not flushed; other QPs can use them. The event reports that
-            // this QP holds no more of them.
+            // IBTA 10.2.9: requests in a shared queue are not flushed, since other QPs can use them. The event reports
+            // that this QP no longer holds any of them.
             if core.uses_srq() {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);

@@ -45,16 +45,17 @@ pub(super) struct Side {
     broken_at: Option<Instant>,
     /// For each send request, the number of packets seen.
     pub(super) packets: Vec<u32>,
-    /// One past the index of the newest send request that has sent a packet.
+    /// One past the index of the newest send request for which a packet has been sent.
     started: usize,
     /// In SQD, the index of the first send request that must not start.
     may_start: usize,
     /// In SQD, whether the drained event is due.
     drain_due: bool,
     established: bool,
-    /// Whether software has moved the QP to ERR or RESET. It must not send afterwards.
+    /// Whether software has moved the QP to ERR or RESET, after which the QP must not send.
     muted: bool,
-    /// Time from which requests between the side and its peer may remain unanswered.
+    /// When requests between this side and its peer may first go unanswered, because the network stopped delivering
+    /// packets or the QP entered ERR or RESET.
     pub(super) unreachable_since: Option<Instant>,
     pub(super) shared: bool,
     /// The request that the side has fetched from the shared queue.
@@ -356,8 +357,8 @@ impl Checker<'_> {
                     side.flush == Flush::Each,
                     "the engine flushed a request, but the owner of the engine must flush this QP"
                 );
-                // If later packets of a message named a different SRQ, the message's receive request is flushed before
-                // the event is raised.
+                // If later packets of a message specified a different SRQ, the message's receive request is flushed
+                // before the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
                 if takers.nth(nth).is_some_and(|op| op.changes_srq.is_some()) {
                     let now = self.now;

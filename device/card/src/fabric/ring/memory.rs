@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word, the frame,
-//! and padding to eight bytes. The highest bit of the length word is set if the frame has no ICRC. If the frame carries
-//! several packets, the next three bits contain the code of their path MTU, otherwise 0. The creator of the memory sends
-//! in the first direction.
+//! and padding to eight bytes. The highest bit of the length word is set if the frame has no ICRC. The next three bits
+//! contain the path MTU code if the frame carries several packets, and 0 otherwise. The creator of the memory sends in
+//! the first direction.
 //!
 //! The other side may write any value anywhere at any time. Each side therefore keeps a private copy of its own
 //! counters and never reads them back. Values written by the other side are loaded once and checked, and only the copy
@@ -40,8 +40,8 @@ const STARVING_AT: usize = 768;
 
 /// Number of bytes in the length word.
 const PREFIX: u32 = 4;
-/// Bit of the length word that is set if the frame has no ICRC. The bit has no bearing on trust: a malicious peer could
-/// also compute a valid ICRC.
+/// Bit of the length word that is set if the frame has no ICRC. The bit has no bearing on trust, since a malicious peer
+/// could also compute a valid ICRC.
 const ICRC_LEFT_OUT: u32 = 1 << 31;
 /// Position of the path MTU code in the length word.
 const MTU_SHIFT: u32 = 28;
@@ -63,7 +63,7 @@ pub enum RingError {
     /// The other side claims to have taken bytes that were not sent.
     #[error("the ring tail is invalid: {0} bytes behind the head")]
     Tail(u32),
-    /// The frame length is out of range, or exceeds the bytes sent.
+    /// The frame length is out of range or exceeds the number of bytes sent.
     #[error("a frame in the ring has an invalid length word: {0:#x}")]
     Length(u32),
 }

@@ -82,7 +82,7 @@ impl Stranger {
         callers.filter_map(|(socket, _)| hello::receive(&socket).unwrap().map(|hello| (socket, hello))).last()
     }
 
-    /// Calls a member and returns the token in the member's answer.
+    /// Sends a `Call` message to a member and returns the token from its answer.
     fn call(&self, member: &mut RingFabric) -> Option<Token> {
         let _ = self.send(member.own.mac, Message::Call, None);
         settle(&mut [member]);

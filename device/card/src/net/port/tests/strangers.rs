@@ -21,8 +21,8 @@ const AETH: usize = 4;
 
 /// Number of forged source MACs, which exceeds the number that the fabric learns from one peer.
 const FORGED_MACS: u16 = 600;
-/// Number of frames that the HCA handles from each burst, oldest first. By then, newer MACs have replaced their source
-/// MACs in the fabric's table.
+/// Number of frames that the HCA handles from each burst, oldest first. By the time it handles them, newer MACs have
+/// replaced their source MACs in the fabric's table.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -51,7 +51,7 @@ impl Wire {
         self.hca.outbound().clear();
     }
 
-    /// Receives all frames, serves the first `served` of them, and then sends all replies. Returns the number of bytes
+    /// Receives all frames, handles the first `served` of them, and then sends all replies. Returns the number of bytes
     /// sent to each peer.
     fn exchange(&mut self, frames: &[Vec<u8>], served: usize) -> [usize; 3] {
         self.now = self.now + Duration::from_secs(1);

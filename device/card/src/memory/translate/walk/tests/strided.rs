@@ -96,7 +96,7 @@ fn strided_addresses_do_not_wrap() {
     }
 }
 
-/// The cost of an access depends on the ranges in the pattern, but not on the number of repetitions.
+/// The cost of an access depends on the number of ranges in the pattern, but not on the number of repetitions.
 #[test]
 fn distant_repetition_is_located_directly() {
     let all = MemoryRegion::whole_memory(Lkey::new(LOW), PD, Rights::all());
@@ -107,7 +107,7 @@ fn distant_repetition_is_located_directly() {
     assert_eq!(tables.reads.get(), 5);
 }
 
-/// Each repetition is two bytes long, with a long run of empty ranges between them.
+/// Each repetition consists of two bytes with a long run of empty ranges between them.
 #[test]
 fn strided_search_length_is_limited() {
     #[derive(Clone, Copy)]
