@@ -107,19 +107,19 @@ impl Config {
         }
     }
 
-    /// Returns whether any device uses a ring or devices added later are allowed to.
+    /// Returns whether any device uses a ring, or devices added later may use one.
     pub(crate) fn may_have_rings(&self) -> bool {
         self.confinement.ring
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Ring { .. }))
     }
 
-    /// Returns whether any device uses UDP or devices added later are allowed to.
+    /// Returns whether any device uses UDP, or devices added later may use it.
     pub(crate) fn may_have_udp(&self) -> bool {
         self.confinement.udp
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
     }
 
-    /// Returns whether any device specifies peers by DNS name or devices added later are allowed to.
+    /// Returns whether any device specifies peers by DNS name, or devices added later may do so.
     pub fn may_have_names(&self) -> bool {
         self.confinement.dns || self.devices.iter().any(|device| !device.fabric.named_peers().is_empty())
     }

@@ -48,7 +48,7 @@ pub(super) enum Question {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer<T> {
     pub(super) records: Vec<T>,
-    /// Time for which the answer is valid. `None` if the server did not specify one: if a name has no records, the time
+    /// How long the answer is valid, or `None` if the server did not specify it. For a name without records, the time
     /// comes from the zone's SOA record, which may be missing.
     pub(super) ttl: Option<Duration>,
 }
@@ -66,7 +66,8 @@ pub(super) enum Outcome {
     Answered {
         /// Whether the previous lookup failed.
         recovered: bool,
-        /// Number of records beyond [`MAX_RECORDS`], or 0 if the previous answer also had too many.
+        /// Number of records beyond [`MAX_RECORDS`], which are ignored. 0 if the previous answer also had too many, so
+        /// that the excess is logged only once.
         ignored: usize,
     },
     /// The lookup failed. The previous answer is still used.

@@ -26,7 +26,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Returns the prefix of the figures' names.
+    /// Returns the prefix for the names of results and recordings.
     pub(crate) const fn prefix(self) -> &'static str {
         match self {
             Self::Udp => "",

@@ -1,4 +1,4 @@
-//! HCAs on three hosts, connected through a VXLAN or WireGuard. A VXLAN's maximum frame length limits the path MTU.
+//! HCAs on three hosts, connected over VXLAN or WireGuard. The maximum frame length of the VXLAN limits the path MTU.
 //! Over WireGuard, packets that exceed the tunnels' MTU are fragmented.
 
 mod wireguard;

@@ -216,7 +216,7 @@ mod tests {
                 (0x8_000c, [2, 0, 0, 0]),
                 (0x8_0010, [0x00, 0x10, 0, 0]),
                 (0x8_0014, [0, 0, 0xff, 0xff]),
-                // Vector 14.1 of the interface document: the word that starts MAP_ICM with op_modifier 1.
+                // Test vector from section 14.1: the word that starts MAP_ICM with op_modifier 1.
                 (0x8_0018, [0xfa, 0x1f, 0x80, 0x00]),
             ]
         );

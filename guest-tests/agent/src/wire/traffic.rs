@@ -2,7 +2,7 @@
 //!
 //! A flow sends or receives `count` messages of `len` bytes on one queue pair, with up to `depth` messages outstanding.
 //! Message `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. The message contains the pattern
-//! stream for seed `seed + i % slots` or for seed `seed + i` if `fresh` is set.
+//! stream for seed `seed + i % slots` or, if `fresh` is set, for seed `seed + i`.
 //!
 //! | operation | content checked by |
 //! | --- | --- |
@@ -158,8 +158,8 @@ pub struct ReceiveFlow {
     pub stride: u64,
     /// Number of slots in the buffer. It must be at least `depth`.
     pub slots: u32,
-    /// Layout of a message in its slot. WRITE_IMM requires a contiguous layout: the sender writes each message to one
-    /// contiguous range.
+    /// Layout of a message in its slot. WRITE_IMM requires a contiguous layout, since the sender writes each message to
+    /// one contiguous range.
     pub scatter: Scatter,
     /// Base of the expected immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,

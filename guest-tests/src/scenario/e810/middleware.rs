@@ -9,9 +9,9 @@ use crate::scenario::extent::Extent;
 use crate::scenario::nic::roce::{self, DEVICE, Gid};
 
 /// Setting that disables UCX's GID check, which would drop all datagrams over IPv4 on an E810. The check reads the
-/// destination GID from the header that precedes a datagram, whose length UCX takes from the completion's `sl` field
-/// (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries set this field; `irdma_process_cqe` in
-/// libirdma's `uverbs.c` does not.
+/// destination GID from the header that precedes a datagram. UCX takes the length of that header from the completion's
+/// `sl` field (`uct_ud_iface_check_grh` in UCX's `ud_iface.h`). Only Mellanox's libraries set this field;
+/// `irdma_process_cqe` in libirdma's `uverbs.c` does not.
 const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 
 /// Arguments for UCX transport tests. `ud_verbs` supports only active messages.

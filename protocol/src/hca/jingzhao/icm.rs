@@ -89,7 +89,7 @@ pub fn inbox_len(entries: u32) -> Result<usize, CmdError> {
 ///
 /// # Errors
 /// BAD_PARAM for an invalid count, an inbox shorter than the count requires, an entry without pages, an ICM address
-/// that is not page-aligned, or a range that exceeds 2^64.
+/// that is not page-aligned, or a range that extends past the end of the 64-bit address space.
 pub fn parse(inbox: &[u8], entries: u32) -> Result<Vec<MapEntry>, CmdError> {
     let len = inbox_len(entries)?;
     let groups = inbox

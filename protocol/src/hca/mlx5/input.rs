@@ -290,7 +290,7 @@ commands! {
     /// Moves a QP from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
     QueryQp(QueryQp) -> QueriedQp;
-    /// Moves a QP from SQD to RTS. The device treats the command as RTS2RTS: drivers cannot move a QP to SQD.
+    /// Moves a QP from SQD to RTS. The device treats the command as RTS2RTS, since drivers cannot move a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;
@@ -301,7 +301,7 @@ commands! {
     /// Removes a QP from a multicast group.
     DetachFromMcg(Multicast) -> OutputHeader;
 
-    /// Creates a receive memory pool (RMP), the SRQ of ISSI 1.
+    /// Creates a receive memory pool (RMP), which ISSI 1 uses in place of an SRQ.
     CreateRmp(CreateRmp, pages: Pages) -> SrqNumber;
     /// Arms the limit of an RMP.
     ModifyRmp(ModifyRmp) -> OutputHeader;
