@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn length_is_sealed() {
+    fn memfd_length_is_sealed() {
         let memfd = make("test", 4096).unwrap();
         for len in [0, 8192] {
             assert_eq!(ftruncate(&memfd, len).unwrap_err(), Errno::PERM);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_not_executable() {
+    fn shared_memory_is_not_executable() {
         let memfd = make("test", 4096).unwrap();
         if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
             // Kernels before Linux 6.3 do not support MFD_NOEXEC_SEAL.

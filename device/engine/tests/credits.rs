@@ -88,7 +88,8 @@ fn ack_of_credit_probe_resumes_send() {
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B?"]);
     ack(&mut pair, 0x101, 0);
     assert_eq!(sent(&mut pair), ["SendMiddle 0x102 256B", "SendLast 0x103 88B?"]);
-    // The second message exceeds the credits by two until the first message is complete.
+    // Until the first message is complete, the second is two messages beyond the credit limit and must wait. It is then
+    // one beyond and is sent as a probe.
     ack(&mut pair, 0x103, 0);
     assert_eq!(sent(&mut pair), ["SendOnly 0x104 10B?"]);
     assert_eq!(pair.a.sends(), ok([1]));

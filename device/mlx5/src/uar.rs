@@ -2,7 +2,8 @@
 //!
 //! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. A page's
 //! number therefore determines whether stores to it trap. EQs have no doorbell record and need pages that trap.
-//! Software allocates their page before it creates any EQ, so the device prefers pages that trap until an EQ exists.
+//! Software allocates their page before it creates any EQ. Until an EQ exists, the device therefore prefers pages that
+//! trap.
 //!
 //! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
 //! fewer UAR pages. With mapped doorbells, the page size stays at 4 KiB, because the VMM has already mapped the range.
@@ -64,8 +65,8 @@ impl UarPages {
         self.log_page
     }
 
-    /// Allocates a page, or returns `None` if no page is free. Prefers a page that can be mapped if an EQ exists, and a
-    /// page that traps otherwise.
+    /// Allocates a page, or returns `None` if no page is free. If an EQ exists, a page that can be mapped is preferred;
+    /// otherwise, a page that traps.
     pub fn alloc(&mut self, has_eqs: bool) -> Option<UarIndex> {
         let Self { trapped, mapped, .. } = self;
         let page = match mapped {
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_trap_until_first_eq_exists() {
+    fn pages_that_trap_are_preferred_until_first_eq() {
         let mut pages = UarPages::new(&small(Doorbells::Mapped), 0);
         let mut alloc = |has_eqs| pages.alloc(has_eqs).unwrap();
         let [first, second, third, last] = [alloc(false), alloc(true), alloc(true), alloc(false)];

@@ -1,7 +1,7 @@
 //! Tests arm64 guests: reruns other scenarios in them and exchanges messages with an x86-64 guest.
 //!
-//! JingZhao HCAs are not tested: Linux does not have a driver for them, and arm64 guests lack the IOMMU that the lab's
-//! own driver needs.
+//! JingZhao HCAs are not tested, because Linux does not have a driver for them and arm64 guests lack the IOMMU that the
+//! lab's own driver needs.
 
 mod interop;
 mod probe;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_a_scenario() {
+    fn every_arm64_part_names_a_scenario() {
         for name in PARTS {
             assert!(Scenario::named(name).is_some(), "{name}");
         }

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn maximum_is_initially_unknown() {
+    fn maximum_list_length_is_initially_unknown() {
         assert_eq!(verdicts(MaxListLength::default()), [None; 5]);
     }
 

@@ -169,9 +169,9 @@ fn driver_can_be_removed_and_probed_again() {
     }
 }
 
-/// The device must support numbers beyond the advertised limits, which the driver ignores.
+/// The device must support object numbers beyond the advertised limits, which the driver ignores.
 #[test]
-fn numbers_beyond_advertised_limits_work() {
+fn object_numbers_beyond_advertised_limits_are_accepted() {
     let few = |options: &mut Options| {
         let limits = r#"{"max_qps": 4, "max_cqs": 4, "max_mpts": 8}"#;
         options.limits = serde_json::from_str(limits).unwrap();
@@ -625,7 +625,7 @@ fn library_queue_and_slot_sizes_are_used() {
 }
 
 #[test]
-fn unsignalled_requests_complete_without_honour_c() {
+fn without_honour_c_unsignalled_requests_generate_cqes() {
     let (mut a, mut b) = pair(Caps::default());
     let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
     a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);
@@ -637,7 +637,7 @@ fn unsignalled_requests_complete_without_honour_c() {
 }
 
 #[test]
-fn rejected_commands_return_codes_that_driver_distinguishes() {
+fn rejected_commands_return_distinct_status_codes() {
     let (mut a, _) = pair(Caps::default());
     let (qpn, cqn) = (a.qpn, a.cqn);
     assert_eq!(
@@ -654,7 +654,7 @@ fn rejected_commands_return_codes_that_driver_distinguishes() {
 }
 
 #[test]
-fn doorbells_past_8_mib_work() {
+fn doorbells_beyond_first_8_mib_of_bar2_are_accepted() {
     let mut driver = Driver::probe(machine(0));
     driver.next_uar = 0x835;
     let mut a = Program::start(driver, Caps::default());

@@ -52,7 +52,7 @@ fn command_completion_raises_event_and_interrupt() {
 /// On a processor with 16 KiB pages, the driver sets `log_uar_page_sz` to 2. The registers of UAR page n are then at
 /// offset 16 KiB times n.
 #[test]
-fn doorbells_follow_uar_page_size_of_driver() {
+fn doorbell_offsets_depend_on_uar_page_size() {
     let mut driver = powered_on();
     driver.ok(&Command::EnableHca(Function { function: 0 }));
     let query = Command::QueryHcaCap(Query { cap_type: 0, current: false }).emit(0);

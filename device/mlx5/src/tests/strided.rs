@@ -123,7 +123,7 @@ fn peer_writes_and_reads_strided_layout() {
     assert_eq!(a.get(0x200, 16), pattern(16, 5));
 }
 
-/// The key is longer than its three repetitions.
+/// The key's length exceeds the data covered by the list's three repetitions.
 #[test]
 fn access_past_last_repetition_fails() {
     let reach = |va| {

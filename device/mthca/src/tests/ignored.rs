@@ -64,7 +64,7 @@ fn ignored_doorbell_is_reported_with_qp_state() {
     assert_eq!(counted(&user), [("qp_init", 1), ("qp_reset", 1), ("qp_rtr", 1)]);
     assert_eq!(user.hca.monitor().doorbells().get("send"), None);
 
-    // After a reset, the QP has no ignored doorbells.
+    // Moving the QP to RESET clears its record of ignored doorbells.
     user.ok(0x3021, &[], QPN);
     assert_eq!(user.hca.explain(Qpn::new(QPN)).ignored, None);
 }
@@ -85,7 +85,7 @@ fn ignored_store_is_reported_with_reason() {
     ] {
         assert_eq!(records(&mut user, |user| user.store(bar, offset, &bytes)), [record]);
     }
-    // After a reset, there are no objects until INIT_HCA.
+    // After a device reset, there are no objects until INIT_HCA.
     user.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
     let late = records(&mut user, |user| user.store(Bar::Bar2, 0x2010, &doorbell));
     assert_eq!(late, ["ignored UAR[2].send qpn=0x10014 reason=not_initialised"]);
@@ -111,7 +111,7 @@ fn missing_receive_is_reported_on_both_sides() {
     let waits = situation(&b).receive;
     assert!(matches!(waits, Expecting::ReceiveRequest { refusals: 1, .. }), "{waits:?}");
 
-    // UC cannot report this to the peer.
+    // On UC, only the receiver reports the missing receive.
     let (mut a, mut b) = User::pair(UC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);

@@ -304,7 +304,7 @@ impl State {
         }
     }
 
-    /// Sends a notice to all guests. Guest 0 comes last: it may exit as soon as it receives the notice.
+    /// Sends a notice to all guests. Guest 0 comes last, since it may exit as soon as it receives the notice.
     async fn announce(&mut self, notice: &Notice) {
         for writer in self.writers.values_mut().rev() {
             // The guest may have disconnected already.
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guest_of_other_job_or_with_duplicate_rank_is_rejected() {
+    async fn guest_with_wrong_job_or_duplicate_rank_is_rejected() {
         let mut all = gather(2).await;
         let error = stranger(&all[0], "8.0", 1).await.to_string();
         assert!(error.contains("another testbed"), "{error}");

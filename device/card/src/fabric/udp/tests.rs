@@ -318,7 +318,7 @@ fn padded_writes_take_one_system_call() {
     assert_eq!((a.stats().tx_frames, b.stats().rx_frames), (16, 16));
 }
 
-/// Peers other than HCAs, such as QEMU, ignore requests.
+/// Peers other than HCAs, such as QEMU, ignore padding requests.
 #[test]
 fn frames_to_silent_peer_are_not_padded() {
     let peer = UdpSocket::bind(localhost()).unwrap();
@@ -343,7 +343,7 @@ fn frames_to_silent_peer_are_not_padded() {
 }
 
 #[test]
-fn agreement_is_renewed_while_in_use() {
+fn padding_agreement_is_renewed_while_in_use() {
     let [mut a, mut b] = mesh();
     if a.max_run == 1 {
         return;
@@ -430,7 +430,7 @@ fn forwarded_frames_are_unpadded() {
 }
 
 #[test]
-fn leaf_does_not_receive_requests() {
+fn leaf_does_not_receive_padding_requests() {
     let leaf = UdpSocket::bind(localhost()).unwrap();
     leaf.set_nonblocking(true).unwrap();
     let peer = UdpPeer { leaf: true, ..UdpPeer::at(leaf.local_addr().unwrap()) };

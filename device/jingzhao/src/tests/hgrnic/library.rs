@@ -61,7 +61,7 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// Whether the request is unsignalled, on a QP that does not signal all requests.
+    /// Whether to post the request without requesting a completion.
     pub(super) unsignalled: bool,
 }
 

@@ -7,7 +7,8 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Creates two machines without configured peers. Each learns its peer's address only from the QP context, `image`.
+/// Creates two machines without configured peers. Each learns its peer's address only from the QP context that `image`
+/// returns.
 fn unconfigured_pair(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
