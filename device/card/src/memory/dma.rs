@@ -5,9 +5,9 @@
 //! would exceed the host's limit on mappings. Ranges that are contiguous on the bus and in the file are merged into one
 //! window. [`Limits`] restricts what a client may map.
 //!
-//! Since the guest runs concurrently, its bytes are only copied or, for a compare-and-swap, accessed atomically. No
-//! reference to them exists outside this module. If the host cannot provide a page, the access and every later access
-//! to that file fail; see [`GuestMemory::is_lost`].
+//! Since the guest runs concurrently, its memory is only copied or, for a compare-and-swap, accessed atomically. No
+//! reference to it exists outside this module. If the host cannot provide a page, the access and every later access to
+//! that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
 mod load;
@@ -368,8 +368,8 @@ impl GuestMemory {
         Ok(before)
     }
 
-    /// Returns the writable bytes of a range inside one page. Such a range lies in one window: windows consist of whole
-    /// pages.
+    /// Returns the writable bytes of a range inside one page. Such a range lies in one window, since windows consist of
+    /// whole pages.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
         self.piece(iova, len, writable)
     }

@@ -1,5 +1,5 @@
-//! Where a device reports its inputs and outputs. In a recording, they are written to the file. In a replay, the
-//! outputs are compared with the recorded ones.
+//! The sink to which a device reports its inputs and outputs. In a recording, they are written to a file. In a replay,
+//! the outputs are compared with the recorded ones.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -143,9 +143,9 @@ impl Core {
         self.attrs.mtu.bytes()
     }
 
-    /// Returns the maximum number of packets in a frame to the connected peer that begins with packet `index` of its
-    /// message. Frames whose destination MAC address the port has to resolve carry one packet, because the port may
-    /// have to hold them in wire format until the address is known.
+    /// Returns the maximum number of packets that one frame to the connected peer can carry, starting with packet
+    /// `index` of a message. Frames whose destination MAC address the port has to resolve carry one packet, because the
+    /// port may have to hold them in wire format until the address is known.
     pub(crate) fn packets_in_frame<H>(&self, ctx: &Ctx<'_, H>, index: u32) -> u32 {
         let dst_mac = self.attrs.path.dst_mac;
         let is_resolved = dst_mac != MacAddr::default() && !dst_mac.is_multicast();
@@ -165,7 +165,7 @@ impl<H: Host> Ctx<'_, H> {
             Kind::Write => PeerRequest::Write,
             Kind::Read => PeerRequest::Read,
             Kind::Atomic => PeerRequest::Atomic,
-            // SENDs are not reported: the device sees each one when it provides the receive request.
+            // SENDs are not reported, since the device can count each one when it provides the receive request.
             Kind::Send
             | Kind::ReadResponse
             | Kind::Acknowledge

@@ -16,7 +16,7 @@ use engine::{Access, GrhArea, RecvDone, SendOp, State};
 pub(super) struct Received {
     /// Index of the first message that can still arrive, if the network keeps packets in order.
     next: usize,
-    /// WRITE being received, and the number of its bytes received so far.
+    /// Index of the WRITE being received, and the number of bytes received so far.
     writing: Option<(usize, usize)>,
     /// Number of bytes written so far to the buffers of the receive request at the head of the queue.
     filled: usize,

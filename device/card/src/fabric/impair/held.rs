@@ -48,7 +48,7 @@ impl HoldQueue {
         self.delayed.is_empty() && self.waiting.is_empty()
     }
 
-    /// Holds a frame for the duration `by`. Returns false if there is no room.
+    /// Holds a frame until `now + by`. Returns false if there is no room.
     #[must_use]
     pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Frame) -> bool {
         self.take_in(&frame.bytes) && {
@@ -67,7 +67,7 @@ impl HoldQueue {
         }
     }
 
-    /// Updates the frames waiting to be overtaken after another frame has passed.
+    /// Updates the waiting frames after another frame has overtaken them.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);

@@ -50,7 +50,7 @@ impl Window {
     }
 
     /// Records a loss detected while `outstanding` packets were unacknowledged. All losses among those packets count as
-    /// one. Returns false if an earlier one among them has already been counted.
+    /// one. Returns false if one of them has already been counted.
     pub(crate) fn on_loss(&mut self, outstanding: u32) -> bool {
         if self.recovering > 0 {
             return false;
