@@ -20,14 +20,14 @@ pub enum Notify {
 #[error("completion lost: {fault}")]
 pub struct CqError {
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only that one raises an event. Later losses are consequences, such as
-    /// flushed requests of a QP that lost a completion.
+    /// Whether this is the queue's first loss. Only the first loss raises an event. Later losses result from it, as
+    /// when the requests of a QP that lost a completion are flushed.
     pub first: bool,
 }
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault, the queue stops accepting entries: software could not detect the gap left by the lost one.
+/// After a fault, the queue stops accepting entries, since software could not detect the gap left by the lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,

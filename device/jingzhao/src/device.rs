@@ -106,8 +106,7 @@ impl JingZhao {
         }
     }
 
-    /// Executes a command to completion before the store that starts it returns. The public driver relies on this
-    /// (section 1.3).
+    /// Executes a command to completion during the store that starts it, as the public driver expects (section 1.3).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
@@ -133,8 +132,8 @@ impl JingZhao {
         }
     }
 
-    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that cannot send is discarded. By then, the verbs
-    /// layer has reported the error to the software that posted the request.
+    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that cannot send is discarded. The guest receives no
+    /// error, since its verbs layer rejects requests for such a QP.
     fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,

@@ -27,7 +27,8 @@
 //! [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one whose
 //! elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit may come
 //! from software that does not use the bit, or may still be in the middle of being written. It counts as posted once
-//! all its elements have existing keys and, on the first pass, addresses. Otherwise, RC waits for the settle time.
+//! all its elements have existing keys and, on the first pass, nonzero addresses. Otherwise, RC waits for the settle
+//! time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -277,8 +278,8 @@ impl RecvQueue {
         self.untouched >= self.ring.slots()
     }
 
-    /// Copies the next slot and determines its state. In a marked slot, the list consists of the units within the
-    /// extent.
+    /// Copies the next slot to `bytes` and determines its state. If the state is [`SlotState::Marked`], the list in the
+    /// copy consists of the units within the extent.
     fn inspect(
         &mut self,
         now: Instant,
@@ -369,8 +370,8 @@ impl RecvQueue {
         Ok(Some(SlotState::Unmarked))
     }
 
-    /// Returns whether all elements of a list have an existing key and, on the first pass, an address. Software writes
-    /// the address last, and on the first pass an unwritten address is usually zero.
+    /// Returns whether all elements of a list have an existing key and, on the first pass, a nonzero address. Software
+    /// writes the address last, and on the first pass an unwritten address is usually zero.
     fn looks_written(&self, mem: &impl QueueMemory, bytes: &[u8]) -> bool {
         RecvWqe::parse(bytes).is_ok_and(|wqe| {
             let mut elements = wqe.data.iter().map(sge);

@@ -9,8 +9,8 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
-/// Requests of one kind to the same QP that are not in its counter set yet. They are added together: looking up the QP
-/// and its counter set costs more than counting.
+/// Requests of one kind to the same QP that have not been added to its counter set yet. They are added in one step,
+/// since looking up the QP and its counter set costs more than counting.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutedRequests {
     qpn: Qpn,
@@ -33,8 +33,8 @@ impl Resources {
         }
     }
 
-    /// Counts a request that a QP's responder has executed, or a duplicate packet. The next [`Resources::add_executed`]
-    /// adds the request to the counter set.
+    /// Counts a request that a QP's responder has executed, or a duplicate packet. The next call to
+    /// [`Resources::add_executed`] adds it to the counter set.
     pub(super) fn count_request(&mut self, qpn: Qpn, request: PeerRequest) {
         match &mut self.executed {
             Some(run) if run.qpn == qpn && run.request == request => run.count = run.count.wrapping_add(1),
@@ -45,8 +45,8 @@ impl Resources {
         }
     }
 
-    /// Adds the executed requests to their counter set. Must be called before a command executes, since it may read the
-    /// counters or assign another set to the QP.
+    /// Adds the executed requests to their counter set. Must be called before a command executes, since the command may
+    /// read the counters or assign another set to the QP.
     pub(super) fn add_executed(&mut self) {
         let Some(ExecutedRequests { qpn, request, count }) = self.executed.take() else { return };
         self.add(qpn, count, |counters| {
@@ -112,7 +112,7 @@ fn requester(counters: &mut QCounters, status: Status) -> &mut u32 {
     }
 }
 
-/// Returns the counter for receives that fail with `status`, or `None` if receives never do.
+/// Returns the counter for receives that fail with `status`, or `None` if receives never fail with it.
 fn responder(counters: &mut QCounters, status: Status) -> Option<&mut u32> {
     Some(match status {
         Status::LocalLength => &mut counters.resp_local_length_error,

@@ -47,7 +47,7 @@ use super::{mapped, uar};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     pub starts: u64,
-    /// Resets that the driver requested by writing the NIC state.
+    /// Number of resets that the driver requested by writing the NIC state.
     pub resets: u64,
     pub unknown_registers: u64,
 }
@@ -229,8 +229,8 @@ impl Mlx5 {
     fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
         let Some((page, offset)) = doorbell::place(self.log_uar_page(), bar_offset) else { return };
         let resources = self.function.resources_mut();
-        // Writes to a stopped device are not checked: a driver may still arm its event queues once after stopping the
-        // device.
+        // Writes to a stopped device are not checked, since a driver may still arm its event queues once after stopping
+        // the device.
         if self.segment.health.nic_state() == NicState::Normal.code() {
             cx.monitor.check(|| strict::uar_write(resources.as_deref(), page));
         }
@@ -396,7 +396,7 @@ impl Frontend for Mlx5 {
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        // Changed QPs do not need any action, since a QP's context is updated from the engine when software queries it.
+        // Changed QPs need no action, since a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
         let Some(resources) = self.function.resources_mut() else { return false };
         resources.end_turn(cx);

@@ -49,8 +49,8 @@ impl Groups {
     /// datagrams.
     ///
     /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives this address
-    /// from the first four bytes of the group's IP address, and also sends to it. RFC 2464, section 7, uses the last
-    /// four bytes instead, so the MAC address derived by that rule is accepted too.
+    /// from the first four bytes of the group's IP address, and sends datagrams to the same address. RFC 2464, section
+    /// 7, uses the last four bytes instead, so the MAC address derived by that rule is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {

@@ -114,7 +114,7 @@ impl Mkeys {
 ///
 /// # Errors
 /// Fails if the key belongs to another QP or is an unbound window, which does not belong to any QP. Section 20, M-34: a
-/// valid key that any QP can use is accepted, as libmlx5 invalidates indirect keys with the same WQE as windows.
+/// valid key that any QP can use is accepted, since libmlx5 requests this check even when it invalidates indirect keys.
 fn check_qp(context: &MkeyContext, initiator: Initiator) -> Result<(), AccessError> {
     let is_shared = context.qpn == ANY_QP && !context.free;
     if is_shared || context.qpn == initiator.qpn { Ok(()) } else { Err(AccessError::Qp) }

@@ -11,7 +11,8 @@ use protocol::hca::mlx5::roce_address::{L3Type, RoceEntry, RoceVersion};
 use crate::check::{Check, Rejection};
 use crate::limits::ROCE_GIDS;
 
-/// GID table. Each entry is the source address of packets sent with its index, and one of the port's receive addresses.
+/// GID table. Each entry is an address at which the port receives packets, and the source address of the packets for
+/// which software specifies its index.
 #[derive(Debug)]
 pub struct GidTable([Option<RoceAddress>; ROCE_GIDS as usize]);
 
@@ -31,7 +32,7 @@ impl GidTable {
         self.0.iter().copied().flatten()
     }
 
-    /// Sets an entry or deletes it if the address is zero.
+    /// Sets an entry, or deletes it if the address is zero.
     ///
     /// # Errors
     /// Fails if the index is beyond the end of the table, or the entry is not a RoCEv2 address.

@@ -63,7 +63,7 @@ enum Input {
     Immediate,
     /// Address of an inbox of the given length in bytes.
     Mailbox(usize),
-    /// Address of an inbox with in_modifier entries.
+    /// Address of an inbox. in_modifier contains the number of its entries.
     Blocks,
 }
 
