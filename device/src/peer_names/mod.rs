@@ -1,7 +1,7 @@
 //! Keeps devices' peers up to date with DNS.
 //!
-//! This code runs on the main thread. A device's thread never looks up a name: it receives the resulting peers in a
-//! call, between two turns of its event loop. `directory` decides which name to look up and when, and `resolver` is the
+//! This code runs on the main thread. A device's thread never looks up a name. It receives the resulting peers in a
+//! call between two turns of its event loop. `directory` decides which name to look up and when, and `resolver` is the
 //! DNS client.
 
 mod directory;
@@ -32,7 +32,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Keeps all devices' peers up to date. Never returns.
 pub async fn serve(resolver: Option<Resolver>, mut registry: DeviceRegistry) {
-    // Dropping a JoinSet aborts its task.
+    // Each JoinSet holds one task, which is aborted when the set is dropped.
     let mut followed: Vec<(Arc<Device>, JoinSet<()>)> = Vec::new();
     loop {
         let devices = registry.borrow_and_update().clone();
@@ -165,8 +165,7 @@ fn split<T>(answer: Result<T, LookupError>) -> (Option<T>, Option<LookupError>) 
     }
 }
 
-/// Logs the peers that joined and left. There is at most one such change per answer, so a DNS zone cannot flood the
-/// log.
+/// Logs the peers that joined and left. Called at most once per DNS answer, so a zone cannot flood the log.
 fn report(device: &Device, Change { joined, left }: &Change) {
     /// Maximum number of peers listed in one log line.
     const LISTED: usize = 16;
