@@ -1,7 +1,7 @@
-//! Measures each HCA's performance in guests and compares it with soft-RoCE's. perftest runs on an E810, on `ib_mthca`,
-//! on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao
-//! HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance, which
-//! depends on the host's load.
+//! Measures each HCA's performance in guests and compares it with soft-RoCE's. perftest runs on an E810, an mthca HCA,
+//! a ConnectX and soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao HCAs
+//! in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance, which depends on
+//! the host's load.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -34,9 +34,9 @@ const JINGZHAO: usize = 1;
 const E810: usize = 2;
 const CONNECTX: usize = 3;
 const SOFT_ROCE: usize = 4;
-/// Minimum ratio of the E810's bandwidth to `ib_mthca`'s. For latencies, the inverse is the maximum ratio.
+/// Minimum ratio of the E810's bandwidth to the mthca HCA's. For latencies, the inverse is the maximum ratio.
 const E810_OF_MTHCA: f64 = 0.7;
-/// Minimum ratio of the ConnectX's bandwidth to the E810's or `ib_mthca`'s, whichever is higher. For latencies, the
+/// Minimum ratio of the ConnectX's bandwidth to the E810's or the mthca HCA's, whichever is higher. For latencies, the
 /// inverse is the maximum ratio.
 const CONNECTX_OF_BEST: f64 = 0.9;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -266,7 +266,7 @@ impl Pair {
     }
 }
 
-/// Returns one line per benchmark, with each device's result and its ratio to soft-RoCE.
+/// Returns one line per benchmark, with each device's result and its ratio to soft-RoCE's.
 fn table(rows: &[Row]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in DEVICES {

@@ -328,8 +328,8 @@ impl GuestBoot<'_> {
                 // The drivers are in the initramfs and have already been loaded.
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
-                // The program that creates a soft-RoCE device exists only in the host's root file system, which the
-                // guest must enter first.
+                // The program that creates a soft-RoCE device exists only in the host's root file system, so the guest
+                // must switch to it first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;

@@ -104,7 +104,7 @@ pub struct EnterRoot {
 pub enum System {
     /// A block device with an ext4 file system. A tmpfs hides its `/tmp`.
     Disk(String),
-    /// Mount tag of a host directory that is shared over 9P. The guest keeps using its `/tmp`.
+    /// Mount tag of a host directory that is shared over 9P. Its `/tmp` remains visible in the guest.
     Shared(String),
 }
 
@@ -171,7 +171,8 @@ pub enum DeviceSelector {
     Address(String),
     /// Selects the first function with matching IDs.
     Ids { vendor: u16, device: u16 },
-    /// Selects the function that a vfio-user server provides on this Unix socket, without a guest.
+    /// Selects the function that a vfio-user server provides on this Unix socket. The agent then runs on the host, not
+    /// in a guest.
     Socket(String),
 }
 

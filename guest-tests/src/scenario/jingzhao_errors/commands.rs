@@ -154,7 +154,7 @@ fn early_commands() -> Vec<BadCommand> {
     ]
 }
 
-/// Runs one case per invalid command.
+/// Runs one case per invalid command, and one for commands before INIT_HCA.
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for bad in bad_commands() {
         report.case(&format!("command: {}", bad.what), hint, refused_and_alive(pair, &bad)).await?;
@@ -162,7 +162,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("commands before INIT_HCA", hint, before_init(pair)).await
 }
 
-/// Checks the status of a rejected command, and that commands and traffic still work.
+/// Checks that a command is rejected with the expected status and that commands and traffic still work afterwards.
 async fn refused_and_alive(pair: &mut Pair, bad: &BadCommand) -> Result<()> {
     refused(&mut pair.a, bad).await?;
     let connection = Connection::create(pair, &Attributes::default()).await.context("afterwards")?;

@@ -1,4 +1,4 @@
-//! Tests `--impair` of `guest-lab up`, `ci` and `here`.
+//! Tests the `--impair` option of `guest-lab up`, `guest-lab ci` and `guest-lab here`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
