@@ -109,7 +109,7 @@ pub struct Hca<F: Frontend> {
     port: Port,
     /// Whether the device is also a NIC.
     is_nic: bool,
-    /// Management of the port, if it is an InfiniBand port.
+    /// Management agents of the port, if it is an InfiniBand port.
     management: Option<Management>,
     capture: Option<Capture>,
     /// Rules applied to frames between the port and the fabric.
@@ -245,7 +245,7 @@ impl<F: Frontend> Hca<F> {
         }
         self.serve_management();
 
-        // Report events before sending frames: a peer must not learn of anything that the guest cannot see yet.
+        // Report events before sending frames, so that a peer does not learn of anything that the guest cannot see yet.
         let more_events = self.report_events();
         let more_frames = !more_events && self.transmit();
         if !self.is_port_active() {
@@ -314,7 +314,7 @@ impl<F: Frontend> Hca<F> {
     /// Fails with [`TooManyRulesError`] if the port already has the maximum number of rules.
     pub fn impair(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
         if self.sink.is_some() {
-            // The rule was parsed from JSON and can be serialised.
+            // Serialising cannot fail, since the rule was parsed from JSON.
             let entry = serde_json::to_string(rule.entry()).unwrap_or_default();
             self.step(Input::Impair(entry.into()));
         }
@@ -348,7 +348,8 @@ impl<F: Frontend> Hca<F> {
         self.port.is_up()
     }
 
-    /// Returns whether frames can pass the port: its link must be up, and management, if any, must have activated it.
+    /// Returns whether frames can pass the port. The link must be up. On some interfaces, software must also have
+    /// opened the port.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }

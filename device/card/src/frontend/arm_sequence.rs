@@ -1,9 +1,9 @@
 //! Sequence numbers of CQ arm requests, for strict mode.
 //!
-//! The sequence number of an arm request is the number of events that software has received from the CQ, which may lag
-//! behind the number that the device has written. If the driver owns both the CQ and the EQ, the EQ's consumer index
-//! shows which events it has received. A user program receives events through the driver; only its arm requests show
-//! which ones it has received.
+//! The sequence number of an arm request is the number of events that software has received from the CQ. This number
+//! may lag behind the number of events that the device has written. If the driver owns both the CQ and the EQ, the EQ's
+//! consumer index shows which events the driver has received. A user program receives events through the driver, and
+//! only the program's arm requests show which events it has received.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11; mlx5 interface, sections 7.1 and 9.2.
@@ -50,7 +50,7 @@ impl ArmSequence {
     }
 
     /// Handles an arm request and returns whether its sequence number is currently valid. A valid number proves that
-    /// software has received all events that it covers.
+    /// software has received all events that the number covers.
     pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;

@@ -258,8 +258,8 @@ pub trait Frontend: Sized + 'static {
     /// interface must process every store. Called once, after power-on.
     ///
     /// Once a client has mapped this range, the guest stores to it without a VM exit. The HCA polls for these stores
-    /// and may notice one late or miss one that has been overwritten. Such a doorbell is only a hint that guest memory
-    /// has changed. Stores to the rest of the BAR still trap.
+    /// and may notice one late or miss one that has been overwritten. The interface must therefore treat a doorbell in
+    /// this range only as a hint that guest memory has changed. Stores to the rest of the BAR still trap.
     fn map_doorbells(&mut self) -> Option<BarRange> {
         None
     }

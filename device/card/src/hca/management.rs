@@ -1,4 +1,4 @@
-//! Moves datagrams between the wire, the guest's QP0 and QP1, and the built-in management agent.
+//! Moves datagrams between the wire, the guest's QP0 and QP1, and the built-in management agents.
 
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
@@ -33,7 +33,7 @@ impl<F: Frontend> Hca<F> {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
     }
 
-    /// Handles a frame that the guest sent to management.
+    /// Handles a frame that the guest sent to the management agents.
     pub(super) fn manage(&mut self, frame: &[u8]) {
         let Ok(frame) = RoceFrame::parse(frame) else { return };
         let own = self.port.addresses().own.lid;
@@ -47,8 +47,8 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Passes a packet from the wire to management if it may be a management datagram. Returns whether the engine
-    /// should process it.
+    /// Passes a packet from the wire to the management agents if it may be a management datagram. Returns whether the
+    /// engine should process it.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
         if self.management.is_none() {
             return true;
@@ -65,8 +65,8 @@ impl<F: Frontend> Hca<F> {
         let destination =
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
-        // At start-up, software opens the port before it posts receives. Until software has posted a receive,
-        // management handles requests itself.
+        // At start-up, software opens the port before it posts receives. Until software has posted a receive, the
+        // management agents handle requests themselves.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
         let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();
@@ -92,8 +92,8 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Handles a packet that the guest has addressed to itself. Passes it to management if management always replies to
-    /// such packets. Returns whether the engine should process it.
+    /// Handles a packet that the guest has addressed to itself. Passes it to the management agents if they always reply
+    /// to such packets. Returns whether the engine should process it.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
         if received.packet.bth.dest_qp != QP1 {
             return true;
@@ -109,7 +109,7 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Performs the actions that management has queued.
+    /// Performs the actions that the management agents have queued.
     pub(super) fn serve_management(&mut self) {
         while let Some(output) = self.management.as_mut().and_then(Management::poll_output) {
             match output {
@@ -167,7 +167,7 @@ impl<F: Frontend> Hca<F> {
         let Some(encap) = encap else { return };
         datagram.emit(&encap, self.outbound.buffer());
         self.outbound.commit(encap.dst_mac);
-        // Unicast datagrams need not be flooded: they go only to nodes that have sent a datagram before.
+        // Unicast datagrams go only to nodes that have sent a datagram before, so they need not be flooded.
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }

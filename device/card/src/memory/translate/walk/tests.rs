@@ -458,7 +458,7 @@ fn list_change_invalidates_cached_entries() {
     assert_eq!(byte(&tables), Ok(2));
     tables.set(0, hole(0x10));
     assert_eq!(byte(&tables), Err(AccessError::Unmapped));
-    // A list without a generation may change unnoticed and is never cached.
+    // A list without a generation may change unnoticed, so it is never cached.
     tables.generation = None;
     for (key, expected) in [(LOW, 1), (HIGH, 2)] {
         tables.ranges.insert(0, range(key, 0, 0x10));
