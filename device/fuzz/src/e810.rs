@@ -63,7 +63,7 @@ const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// QPs and memory of the attacker's device that the RoCE frames from its peer target.
+/// QPs and memory of the attacker's device, as targets for the RoCE frames from its peer.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,
@@ -74,7 +74,7 @@ const AIM: Aim = Aim {
     ],
 };
 
-/// A device with its driver, and its port on the fabric.
+/// A device with its driver and its port on the fabric.
 struct Nic {
     driver: Driver<Machine<E810>>,
     port: LocalFabric,

@@ -1,4 +1,4 @@
-//! Fuzzes frames for a port: ARP, neighbour discovery, echo and RoCE. About half of the frames have correct checksums.
+//! Fuzzes a port with ARP, neighbour discovery, echo and RoCE frames. About half of the frames have correct checksums.
 //! The port must send no more frames to a host than the host has sent to it, and must still answer its static neighbour
 //! afterwards.
 
@@ -21,7 +21,7 @@ const OTHER: u16 = 1;
 /// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// Maximum number of bytes that a reply may exceed its request by. An advertisement contains an 8-byte option that the
+/// Maximum number of bytes by which a reply may exceed its request. An advertisement contains an 8-byte option that the
 /// shortest probe lacks (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 

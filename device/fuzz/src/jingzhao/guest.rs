@@ -97,7 +97,7 @@ pub(crate) fn command(guest: &mut Guest, op: Op, op_modifier: u8, in_modifier: u
     guest.issue(INBOX, in_modifier, OUTBOX, hcr::word(op.spec().code, op_modifier));
 }
 
-/// Returns a QP's queues, for ringing its doorbells. All QPs share the same memory.
+/// Returns the locations of a QP's queues and doorbells. All QPs share the same queue memory and UAR page.
 pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }

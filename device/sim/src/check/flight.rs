@@ -40,11 +40,11 @@ pub(super) struct Flight {
     last_nak_psn: Option<u32>,
     /// Number of times that the oldest unacknowledged packet has been sent. An RNR NAK resets the number to 0.
     transmissions: u32,
-    /// Number of retries since the last acknowledgement or RNR NAK. A range: the model cannot always determine the
-    /// exact number.
+    /// Number of retries since the last acknowledgement or RNR NAK, as a range because the model cannot always
+    /// determine the exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the next retry may be missing from the retry count. If its cause is older than the last acknowledgement,
-    /// the requester may have counted it before the acknowledgement reset the count.
+    /// Whether the cause of the next retry may be older than the last acknowledgement. If so, the requester may have
+    /// counted the retry before the acknowledgement reset the retry count.
     retry_optional: bool,
     rnr_until: Option<Instant>,
     /// Number of RNR NAKs since a packet was last acknowledged.
@@ -276,7 +276,7 @@ impl Flight {
         if self.unacked > before {
             (self.transmissions, self.retries, self.rnr_naks) = (0, 0..=0, 0);
             (self.rnr_until, self.last_nak_psn) = (None, None);
-            // The timer may have expired before this acknowledgement. The retry may have waited for the link and is
+            // If the timer expired before this acknowledgement arrived, the retry may be waiting for the link, so it is
             // still permitted.
             self.retry_allowed |= overdue;
             self.retry_optional = self.retry_allowed;
