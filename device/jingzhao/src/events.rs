@@ -148,9 +148,9 @@ impl Resources {
     }
 }
 
-/// For a completion on `queue`, returns the channel of the unit that writes the CQE, the CQN, and the connected peer's
-/// LID. Requester Recv Control writes the CQE of an RC send, which completes when it is acknowledged. Requester Trans
-/// Control writes the CQE of a UC or UD send, which completes when it is transmitted.
+/// Returns the channel, the CQN and the connected peer's LID for a completion on `queue`. The channel belongs to the
+/// unit that writes the CQE. Requester Recv Control writes the CQE of an RC send, which completes when it is
+/// acknowledged. Requester Trans Control writes the CQE of a UC or UD send, which completes when it is transmitted.
 fn cqe_target(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

@@ -268,7 +268,7 @@ fn largest_key_table_is_fully_usable() {
 }
 
 #[test]
-fn mtt_writes_require_count_and_mapped_pages() {
+fn mtt_writes_require_nonzero_count_and_mapped_pages() {
     let mut machine = initialised(Options::default());
     let write = |start, pages: &[u64]| {
         WriteMtt { start, pages: pages.iter().copied().map(Iova::new).collect() }.emit()
