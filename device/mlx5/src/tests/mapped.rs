@@ -73,7 +73,7 @@ fn messages_complete_with_untrapped_doorbells() {
 
 /// In any send register, the device may find a later doorbell, half a doorbell from a 32-bit guest, or garbage.
 #[test]
-fn any_doorbell_word_polls_whole_page() {
+fn any_doorbell_word_starts_posted_requests() {
     let (mut a, mut b) = pair();
     let words =
         [[0, 0, 9, 0x0a, 0, 0, 0x77, 2], [1, 0, 0, 0x0a, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0x80, 2], [0xff; 8]];

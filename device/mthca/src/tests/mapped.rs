@@ -47,9 +47,9 @@ fn messages_complete_with_untrapped_doorbells() {
     }
 }
 
-/// The device may read the later of two doorbells, half a doorbell from a 32-bit guest, or garbage.
+/// The device may read another QP's later doorbell, half a doorbell from a 32-bit guest, or garbage.
 #[test]
-fn any_doorbell_word_polls_whole_page() {
+fn any_doorbell_word_starts_posted_requests() {
     let (mut a, mut b) = pair();
     for (round, word) in [
         SendDoorbell { count: 1, first: 9, fence: false, opcode: 0x0a, qpn: Qpn::new(0x77), size: 2 }.emit(),
@@ -188,7 +188,7 @@ fn rearming_before_event_is_read_does_not_raise_second_event() {
     b.arm(2);
     b.settle();
     assert_eq!(events(&mut b), 1);
-    // Another CQ's doorbell has overwritten this one.
+    // Another CQ's doorbell overwrites this CQ's.
     b.receive_event(1);
     b.reap();
     b.arm(2);
