@@ -45,7 +45,7 @@ pub struct Steering {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     traffic: TrafficCounter,
-    /// Number of entry references to the counter.
+    /// Number of references to the counter in all entries.
     references: usize,
 }
 
@@ -164,8 +164,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Destroys a table. The root may also be destroyed: on unload, the driver destroys its last table while it is the
-    /// root.
+    /// Destroys a table. The root may also be destroyed. On unload, the driver destroys its last table while that table
+    /// is the root.
     ///
     /// # Errors
     /// Fails if the table does not exist, has groups, or is a destination or miss table.
@@ -229,7 +229,8 @@ impl Steering {
     /// Sets an entry. Returns the rule of the entry that it replaces.
     ///
     /// # Errors
-    /// Fails if the place is invalid, the rule refers to objects that do not exist, or a limit is reached.
+    /// Fails if the table, group or index is invalid, the rule refers to objects that do not exist, or a limit is
+    /// reached.
     pub fn set_entry(&mut self, place: Place, value: &Fields, rule: Rule) -> Result<Option<Rule>, Rejection> {
         let Place { table: id, group, index } = place;
         let table = self.table(id)?;

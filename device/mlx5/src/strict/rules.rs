@@ -43,26 +43,26 @@ strict_rules! {
     ARM_SEQUENCE "arm_sequence" "7.1, 9.2";
     /// A WQE whose index differs from that of its first block.
     WQE_INDEX "wqe_index" "11.1";
-    /// A WQE with an invalid size, queue number, opcode or segment. It fails with a local QP operation error or, if it
-    /// is a UMR, with a window bind error.
+    /// A WQE with an invalid size, queue number, opcode or segment. The WQE fails with a local QP operation error, or
+    /// with a window bind error if it is a UMR.
     WQE_MALFORMED "wqe_malformed" "11.1, 11.3";
     /// A work request that accesses local memory without permission: wrong key, protection domain, access right or
     /// bounds.
     WQE_KEY "wqe_key" "13.4";
     /// An SRQ entry that links to an entry beyond the SRQ.
     SRQ_LINK "srq_link" "12.2";
-    /// A UMR that requires a key to be both free and in use, sets undefined mask bits, or names a key in use with the
-    /// wrong low byte.
+    /// A UMR that requires a key to be both free and in use, sets undefined mask bits, or has the wrong low byte for a
+    /// key in use.
     UMR_CONTROL "umr_control" "13.1, 13.3";
-    /// A UMR that writes a strided list whose header does not match its entries: the header counts more entries than the
-    /// key's list has room for, states a byte count other than their sum, or describes fewer bytes than the key has.
+    /// A UMR that writes a strided list whose header counts more entries than fit in the key's list, gives a byte count
+    /// other than the sum of the entries' byte counts, or describes fewer bytes than the key covers.
     UMR_STRIDED "umr_strided" "13.2, 13.3";
-    /// A UMR on a QP other than the kernel's UMR QP that makes a key valid again with the same low byte.
+    /// A UMR that makes a key valid again with the same low byte, on a QP other than the kernel's UMR QP.
     KEY_REUSED "key_reused" "13.3";
 
     /// A doorbell record of an SQ or RQ whose counter is behind the work requests that the device has consumed.
     RECORD_BACK "record_back" "7.3";
-    /// An LSO whose inline header does not end with a TCP or UDP header, or that has no payload or too much of it.
+    /// An LSO whose inline header does not end with a TCP or UDP header, or whose payload is empty or too long.
     LSO_HEADER "lso_header" "16.1, 16.5";
     /// A frame sent by an SQ that has no TIS.
     SQ_WITHOUT_TIS "sq_without_tis" "16.1";
