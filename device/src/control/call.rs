@@ -273,7 +273,7 @@ impl Mailbox {
     }
 
     pub fn set_connected(&self, connected: bool) {
-        // A redundant store would invalidate the cache line in the caches of reading threads.
+        // A redundant store would invalidate the cache line on the CPUs that read it.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }

@@ -22,7 +22,7 @@ const SECONDS: &str = "4";
 const QPS: usize = 16;
 const MESSAGES: u32 = 100_000;
 
-/// Name of each thread, followed by the thread's name in figures.
+/// Name of each thread, followed by the name that the reported figures use for it.
 const THREADS: [(&str, &str); 4] = [
     ("hca1", "sender_device"),
     ("hca2", "receiver_device"),

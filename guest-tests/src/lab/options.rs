@@ -18,7 +18,7 @@ pub struct Options {
     pub qemu: Option<PathBuf>,
     /// Architecture of the guests [default: the architecture of this machine]
     ///
-    /// Guests of another architecture than this machine's are emulated.
+    /// Guests whose architecture differs from this machine's are emulated.
     #[arg(help_heading = PARTS, long, value_enum)]
     pub arch: Option<Arch>,
     /// Guest kernel: `trixie` or `trixie-backports` for a Debian kernel, or a path [default:

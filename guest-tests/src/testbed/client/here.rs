@@ -47,7 +47,7 @@ pub struct Here {
     command: Vec<String>,
 }
 
-/// The options of `here` that affect the boot, which the supervisor therefore also needs.
+/// The options of `here` that affect the boot. The supervisor needs them too.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Place {
     /// Boot two guests, a and b, and run the command in both (same as --count 2)

@@ -14,8 +14,8 @@ use crate::testbed::name::{GuestName, Target, Targets};
 use crate::testbed::protocol::Description;
 
 /// Unloads the old module and the modules that use it. Then loads the new module's dependencies, the new module itself,
-/// and the other unloaded modules. Finally, sets up the RDMA device's network interface. The arguments are the path of
-/// the network script, the module's name, file and parameters, and its dependencies.
+/// and the other modules that were unloaded. Finally, sets up the RDMA device's network interface. The arguments are
+/// the path of the network script, the module's name, file and parameters, and its dependencies.
 const SCRIPT: &str = r#"
 network=$1 name=$2 file=$3 parameters=$4; shift 4
 cat > "$file" || exit
