@@ -12,9 +12,9 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
 /// Checks that every received RoCE packet was intact and had a correct ICRC.
 ///
-/// Soft-RoCE counts only packets that pass its ICRC check. It must have counted as many packets as its kernel counted
-/// UDP datagrams. The HCA's socket buffer is large enough, so all packets from soft-RoCE must have reached the HCA. In
-/// the other direction, packets may be missing if a burst overruns the emulated NIC's socket buffer.
+/// Soft-RoCE counts only packets that pass its ICRC check. Its packet count must equal its kernel's count of UDP
+/// datagrams. The HCA's socket buffer is large enough for all packets from soft-RoCE, so all of them must have reached
+/// the HCA. In the other direction, packets may be missing if a burst overruns the emulated NIC's socket buffer.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;

@@ -35,7 +35,7 @@ const FAMILIES: &[Family] = &[
     Family { name: "rds", options: &["CONFIG_RDS_RDMA"], modules: "rds_rdma", routed: false, tells: &[] },
     // RoCEv2 requires version 2 of SMC-R. Without a router, the server would take the client's MAC address from the
     // version 1 proposal (smc_find_rdma_v2_device_serv, af_smc.c). A client whose device has no RoCEv1 addresses omits
-    // that MAC address, and the server would connect its queue pair to the MAC address 00:00:00:00:00:00.
+    // that MAC address, so the server would connect its queue pair to the MAC address 00:00:00:00:00:00.
     Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: SMC_TELLS },
 ];
 
