@@ -22,8 +22,8 @@
 //!   something that depends on its result. Each node that responds is then queried for NodeDescription and PortInfo. A
 //!   node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. A response is accepted only if it matches an
 //!   outstanding request, and only once.
-//! - **Amplification.** A datagram from a peer triggers at most one datagram in return: a response or the next request,
-//!   which is never larger than the peer's datagram.
+//! - **Amplification.** A datagram from a peer triggers at most one datagram in return, a response or the next request.
+//!   The returned datagram is never larger than the peer's.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
 //!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
@@ -528,8 +528,8 @@ impl Management {
         }
     }
 
-    /// Starts discovery if the port is active and was opened by software. Interfaces whose port is not opened by
-    /// software do not need a subnet.
+    /// Starts discovery if the port is active and was opened by software. Devices whose port is open at power-on do not
+    /// need a subnet.
     fn begin(&mut self, view: &View) {
         if self.is_active() && self.port.is_opened_by_software() {
             self.subnet.begin();

@@ -1,4 +1,4 @@
-//! Classification of frames that are not for the NIC: RoCE for the engine, or protocols for the host stack.
+//! Decides which component handles a frame that is not for the NIC: the engine (RoCE) or the host stack.
 
 use std::net::{IpAddr, Ipv6Addr};
 

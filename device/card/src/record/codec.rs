@@ -1,5 +1,5 @@
-//! Encodes entries. Each entry consists of a tag, followed by LEB128 numbers and byte strings. Each byte string
-//! is preceded by its length.
+//! Encodes and decodes the entries of a recording. Each entry consists of a tag, followed by LEB128 numbers and byte
+//! strings. A byte string of variable length is preceded by its length.
 //!
 //! Tags are part of the file format. If the meaning of a tag changes, [`FORMAT`](super::FORMAT) must change as
 //! well.

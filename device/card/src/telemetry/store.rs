@@ -105,8 +105,8 @@ type Out = Box<dyn Write + Send>;
 
 /// Stores records. Each record is stored in full or not at all.
 ///
-/// A write error is logged once and ends the store, but does not affect the device. A single-file store also ends when
-/// it reaches its size limit.
+/// A write error is logged once and stops the store, but does not affect the device. A single-file store also stops
+/// when it reaches its size limit.
 pub struct Store {
     /// Name used in log messages.
     what: &'static str,
@@ -118,7 +118,7 @@ pub struct Store {
     len: u64,
     max_len: u64,
     unflushed: bool,
-    /// Why the store ended early, if it did.
+    /// Why the store stopped early, if it did.
     ended: Option<String>,
 }
 
@@ -209,12 +209,12 @@ impl Store {
         Self { max_len, ..self }
     }
 
-    /// Returns the path where records are stored, unless the store has ended.
+    /// Returns the path where records are stored, unless the store has stopped.
     pub fn path(&self) -> Option<&Path> {
         self.target.is_some().then_some(&self.path)
     }
 
-    /// If the store ended early, returns its path and the reason.
+    /// If the store stopped early, returns its path and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.ended.as_deref().map(|why| (self.path.as_path(), why))
     }
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_size_is_bounded() {
+    fn rejects_ring_size_out_of_range() {
         for bytes in [0, RingBytes::LEAST - 1, RingBytes::MOST + 1] {
             assert!(RingBytes::try_from(bytes).is_err(), "{bytes}");
         }

@@ -96,7 +96,7 @@ fn rule_applies_only_if_every_selector_matches() {
 }
 
 #[test]
-fn peer_matches_source_address_of_received_frame() {
+fn peer_selector_matches_source_of_received_frame() {
     let rule = r#"{"direction": "rx", "action": "drop", "peer": "10.77.0.1"}"#;
     let mut impairments = rules(&[rule]);
     assert_eq!(impairments.apply_rules(T0, Direction::Tx, &frame("rc_ack"), Origin::Own), Verdict::Pass);

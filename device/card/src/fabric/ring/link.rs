@@ -127,7 +127,8 @@ impl Link {
         woken
     }
 
-    /// Requests a wake-up when the other side frees space. Returns false if a frame of `frame` bytes already fits.
+    /// Requests a wake-up for the next time the other side frees space. Returns false if a frame of `frame` bytes
+    /// already fits.
     pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, LinkError> {
         // The other side can take only frames that have been published.
         self.publish();

@@ -246,7 +246,8 @@ impl Producer {
         WakeFlag(self.ring.counter(SLEEPING_AT)).take()
     }
 
-    /// Requests a wake-up when the consumer releases space. Returns false if a frame of `frame` bytes already fits.
+    /// Requests a wake-up for the next time the consumer releases space. Returns false if a frame of `frame` bytes
+    /// already fits.
     ///
     /// # Errors
     /// Fails with [`RingError::Tail`] if the consumer's tail is invalid.
@@ -338,7 +339,7 @@ impl Consumer {
         WakeFlag(self.ring.counter(STARVING_AT)).take()
     }
 
-    /// Requests a wake-up when the next frame arrives. Returns false if frames have already arrived.
+    /// Requests a wake-up for the next frame that arrives. Returns false if frames have already arrived.
     #[must_use]
     pub fn enable_wakeups(&mut self) -> bool {
         WakeFlag(self.ring.counter(SLEEPING_AT)).request();

@@ -30,7 +30,7 @@ const MAGIC: [u8; 8] = *b"hcad pad";
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawMessage {
-    /// Set to the sender's MAC so that no switch forwards the message: a switch never sends a frame back to its source
+    /// Set to the sender's MAC. No switch forwards the message, because a switch never sends a frame back to its source
     /// port.
     dst: [u8; 6],
     src: [u8; 6],
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn rejects_frames_that_are_not_messages() {
         let valid = Message::Request(7).frame(OWN);
-        // The destination, the EtherType, the magic, and the kind.
+        // Corrupt, in turn, the destination, the EtherType, the first and the last byte of the magic, and the kind.
         for at in [0, 12, 14, 21, 23] {
             let mut frame = valid;
             frame[at] ^= 0x40;

@@ -236,7 +236,7 @@ fn roce_frames_go_to_rdma_while_rdma_is_enabled() {
 }
 
 #[test]
-fn rdma_half_receives_only_packets_to_its_addresses() {
+fn rdma_receives_only_packets_to_its_addresses() {
     let mut hca = nic(1);
     let ip = Identity::from_lid(Lid::new(1)).ipv4.into();
     let address = RoceAddress { mac: mac(1), ip, vlan: None };
@@ -279,7 +279,7 @@ fn frames_to_nic_have_icrc() {
 
 /// A NIC's driver receives frames as they would appear on a wire.
 #[test]
-fn nic_receives_one_packet_per_frame() {
+fn nic_receives_each_packet_in_its_own_frame() {
     let mut hca = nic(1);
     let (frame, packets) = frame_of_four_packets();
     hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
