@@ -16,14 +16,14 @@ pub struct UdpPeerEntry {
     /// each address of each target is a peer. hcad looks up the name again whenever its TTL has passed. The device's
     /// own address is never a peer.
     pub addr: PeerAddr,
-    /// The peer's device number, 1 to 49150. The peer's MAC is derived from this number. Cannot be combined
-    /// with `mac`, or with the name of an SRV record. If HOST has several addresses, only the lowest one is a peer.
+    /// The peer's device number, 1 to 49150. The peer's MAC is derived from this number. Cannot be combined with `mac`
+    /// or with the name of an SRV record. If `id` is set and HOST has several addresses, only the lowest one is a peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
-    /// The peer's MAC address. Frames with this source MAC are accepted only from this peer. If unset, hcad
-    /// learns the address from the peer's frames, and no other peer can use the address while this peer is
-    /// active. Cannot be combined with the name of an SRV record. If HOST has several addresses, only the lowest one
-    /// is a peer.
+    /// The peer's MAC address. Frames with this source MAC are accepted only from this peer. If unset, hcad learns the
+    /// address from the peer's frames, and no other peer can use the address while this peer is active. Cannot be
+    /// combined with the name of an SRV record. If `mac` is set and HOST has several addresses, only the lowest one is
+    /// a peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Whether the peer is a leaf. A leaf, such as QEMU's `-netdev dgram`, sends only to this device. The
