@@ -516,7 +516,7 @@ impl Engine {
         }
     }
 
-    /// Returns the event queue length that stops the current call.
+    /// Returns the event queue length at which the current call stops.
     fn event_limit(&self) -> usize {
         limits::EVENT_BACKLOG.min(self.events.len() + limits::EVENTS_PER_CALL)
     }

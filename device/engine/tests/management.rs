@@ -51,7 +51,7 @@ fn receivers(pair: &mut Pair) -> Vec<(Qpn, u16)> {
 }
 
 #[test]
-fn smi_and_gsi_qps_receive_only_as_qp0_and_qp1() {
+fn smi_and_gsi_qps_receive_only_packets_to_qp0_and_qp1() {
     let mut pair = managed();
     arrive(&mut pair, 0, GSI_QKEY, 0xffff);
     arrive(&mut pair, 1, GSI_QKEY, 0xffff);
@@ -129,7 +129,7 @@ fn mad_without_supplied_header_uses_qp_values() {
 }
 
 #[test]
-fn ordinary_ud_ignores_supplied_headers() {
+fn ordinary_ud_qp_ignores_supplied_headers() {
     let mut pair = Pair::with(|_, attrs| attrs.service = Service::Ud);
     let header = ReadyHeader { pkey: Pkey::new(0x8123), psn: p(0x777), src_qp: Qpn::new(0) };
     pair.post(A, mad(1, B.qpn().get(), Some(header)));

@@ -121,8 +121,8 @@ pub fn map(
     }
 }
 
-/// Returns new ranges that overlap an old range or each other. For each overlap, the result contains at least one of
-/// the new ranges involved.
+/// Returns new ranges that overlap an old range or each other. If there are any, the result contains at least one, but
+/// not necessarily all of them.
 fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
@@ -141,9 +141,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // It is enough to check the last new range that starts before the old range ends. If it ends before the old
-        // range starts, only an earlier new range that contains it can overlap the old one. In that case, the loop
-        // above has already marked the contained range.
+        // It is enough to check the last new range that starts before the old range ends. If that range does not reach
+        // the old one, any earlier new range that does must contain it. The loop above has then already marked the
+        // contained range.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

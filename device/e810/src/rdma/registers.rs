@@ -1,4 +1,4 @@
-//! Registers and doorbells of the RDMA half.
+//! RDMA registers and doorbells.
 //!
 //! # Spec
 //! E810 interface, section 9.1.

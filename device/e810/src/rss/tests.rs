@@ -111,7 +111,7 @@ fn low_hash_bits_select_table_entry() {
 }
 
 #[test]
-fn function_table_size_follows_last_write() {
+fn function_table_has_size_of_last_write() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     for (size, len) in [(0, 128), (2, 2048), (1, 512)] {
@@ -145,7 +145,7 @@ fn frame_without_hash_uses_first_table_entry() {
 }
 
 #[test]
-fn table_entries_stay_within_vsi_queues() {
+fn table_entry_never_selects_queue_outside_vsi() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_table(&table_of(1, 2), &[0xff; 2048]).unwrap();
     assert_eq!(steer(&vsis, &arp()).queue, 15);

@@ -294,7 +294,7 @@ fn queue_requires_parent_directly_above_leaf_layer() {
 }
 
 impl Scheduler {
-    /// Checks that every element is a child of its parent, is one layer below its parent, and is counted in
+    /// Checks that every element is in its parent's list of children, is one layer below its parent, and is counted in
     /// `per_layer`.
     pub(crate) fn assert_is_a_tree(&self) {
         let mut per_layer = [0; LAYERS];

@@ -125,7 +125,7 @@ fn every_reset_clears_function_state() {
 }
 
 #[test]
-fn other_bits_of_reset_registers_are_ignored() {
+fn non_trigger_bits_of_reset_registers_are_ignored() {
     let mut driver = used();
     driver.write(Register::PfgenCtrl, !1);
     driver.write(Register::GlgenRtrig, !0b11);

@@ -200,7 +200,7 @@ fn long_frame_spans_buffers() {
 }
 
 #[test]
-fn frame_above_queue_maximum_is_dropped() {
+fn frame_longer_than_queue_maximum_is_dropped() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 256 * 5 + 1], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "a frame that needs six buffers must be dropped");

@@ -57,7 +57,7 @@ fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
 }
 
 #[test]
-fn without_ccq_completion_only_advances_cqp_tail() {
+fn completion_without_ccq_only_advances_cqp_tail() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.perform(&NOP).completion, None);
@@ -138,7 +138,7 @@ fn rejects_invalid_host_context() {
 }
 
 #[test]
-fn features_match_supported_versions() {
+fn query_features_returns_supported_versions() {
     let mut driver = started();
     driver.start_cqp();
     for len in [272, 216] {

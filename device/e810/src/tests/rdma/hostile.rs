@@ -34,7 +34,7 @@ const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
 /// Maximum length of regions in bytes.
 const MAX_LEN: u64 = 1 << 20;
-/// Code for the size of both rings in the QP context.
+/// Size code of both rings, as stored in the QP context.
 const RING_CODE: u8 = 3;
 const RING_QUANTA: u64 = 4 << RING_CODE;
 
