@@ -14,7 +14,7 @@ use super::limits::MAX_GROUP_QPS;
 
 /// Multicast groups, indexed by GID.
 ///
-/// Bound: 2^13 groups with 56 QPs each, which occupy 2 MiB.
+/// Holds at most 2^13 groups with 56 QPs each, which occupy 2 MiB.
 #[derive(Debug)]
 pub struct Groups {
     members: BTreeMap<[u8; 16], SmallVec<[Qpn; 8]>>,

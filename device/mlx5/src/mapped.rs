@@ -38,7 +38,7 @@ use super::resources::Resources;
 use super::strict;
 use super::work_queue::Advance;
 
-/// Doorbells in a mapped page that share a set of queues.
+/// A group of doorbells in a mapped page that serve the same queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Word {
     /// The register that arms CQs.

@@ -77,7 +77,7 @@ pub struct Netdev {
     pub queues: Numbered<Queue>,
     /// Queues with posted WQEs to execute or flush, in service order.
     ///
-    /// Bound: each queue occurs at most once.
+    /// Each queue occurs at most once.
     ready: VecDeque<u32>,
     /// Whether the last poll reached its limit with queues still to serve.
     has_more: bool,

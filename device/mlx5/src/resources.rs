@@ -81,11 +81,11 @@ pub struct Resources {
     pub uses: Uses,
     /// Queues whose doorbells are in mapped UAR pages.
     ///
-    /// Bound: each queue with a doorbell appears once, in the slot of its UAR page.
+    /// Each queue with a doorbell appears once, in the slot of its UAR page.
     pub polled: PolledQueues,
     /// SRQs that fell below their limit in this turn of the event loop.
     ///
-    /// Bound: each command that arms a limit adds at most one entry.
+    /// Each command that arms a limit adds at most one entry.
     pub low_srqs: Vec<Srqn>,
     /// Pages that are still available to queues and keys.
     pub budget: PageBudget,

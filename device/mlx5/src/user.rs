@@ -21,7 +21,7 @@ pub struct Users {
     contexts: Numbered<UserRights>,
     /// Owners of all objects except the kernel's.
     ///
-    /// Bound: at most one entry per object.
+    /// Each object has at most one entry.
     owners: BTreeMap<Object, User>,
     owned: Owned,
 }

@@ -62,7 +62,7 @@ pub type Used = SmallVec<[Object; 6]>;
 
 /// Number of references to each object. Unused objects have no entry.
 ///
-/// Bound: at most one entry per object.
+/// Each object has at most one entry.
 #[derive(Debug, Default)]
 pub struct Uses(BTreeMap<Object, u32>);
 

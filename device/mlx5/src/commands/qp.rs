@@ -166,7 +166,7 @@ pub(super) fn query(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     Ok(QueriedQp { context }.emit().to_vec())
 }
 
-/// Executes a transition. Only the context fields defined by the transition or selected by the mask change.
+/// Executes a transition. Changes only the context fields that the transition defines or the mask selects.
 pub(super) fn modify(
     call: Call<'_, '_>,
     transition: Transition,
@@ -227,7 +227,7 @@ fn check_modified(
         }
         _ => {}
     }
-    // The receive CQ and the SRQ are always checked: the mask can select them in any transition.
+    // The receive CQ and the SRQ are always checked, because the mask can select them in any transition.
     if next.recv_cqn.get() != 0 && !resources.cqs.contains(next.recv_cqn.get()) {
         return Err(Check::QpRecvCq.rejects(next.recv_cqn.get()));
     }

@@ -20,7 +20,7 @@ fn dealloc(table: &mut Numbered<()>, number: u32, unknown: Check) -> Result<Outp
     table.remove(number).map(|()| nothing()).ok_or_else(|| unknown.rejects(number))
 }
 
-/// Rejects a command that would destroy an object in use by others.
+/// Rejects the destruction of an object that other objects refer to.
 pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) -> Result<(), Rejection> {
     if call.resources.uses.is_used(object) { Err(check.rejects(object.number())) } else { Ok(()) }
 }

@@ -10,7 +10,7 @@ use crate::mkey::Mkeys;
 
 /// Data of a frame and the position of the next byte to read.
 ///
-/// Bound: a WQE has at most 62 pieces.
+/// A WQE has at most 62 pieces.
 #[derive(Debug)]
 pub struct Gather {
     initiator: Initiator,

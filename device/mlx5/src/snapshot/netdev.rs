@@ -1,4 +1,4 @@
-//! Rows for the netdev's queues, the objects that assign frames to them, and the link.
+//! Rows for the netdev's queues, the objects that distribute frames among them, and the link.
 
 use card::frontend::snapshot::LinkRow;
 use card::frontend::table::{Row, TableSpec, or_dash};
@@ -56,7 +56,7 @@ pub(super) struct RqRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Failure {
-    /// Counter of the WQE.
+    /// WQE counter of the failed request, as reported in the CQE.
     pub(super) wr: u16,
     pub(super) syndrome: &'static str,
 }

@@ -17,7 +17,7 @@ use crate::limits::flow::{MAX_DELIVERIES, MAX_HOPS};
 /// Result of evaluating the flow tables for a frame. A frame without deliveries is dropped.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Verdict {
-    /// Contains at most [`MAX_DELIVERIES`] deliveries. Further ones are dropped.
+    /// At most [`MAX_DELIVERIES`]. Further deliveries are dropped.
     pub deliveries: SmallVec<[Delivery; 1]>,
     /// Counters of all entries that the frame matched.
     pub counters: SmallVec<[FlowCounterId; 4]>,

@@ -23,7 +23,7 @@ pub struct Table {
     pub(super) miss: Option<FlowTableId>,
     /// Groups in ascending order of their index ranges, which do not overlap.
     ///
-    /// Bound: [`MAX_TABLE_GROUPS`] groups.
+    /// A table has at most [`MAX_TABLE_GROUPS`] groups.
     groups: Vec<Group>,
     /// Number of miss actions and destinations that refer to the table.
     pub(super) references: usize,
@@ -87,7 +87,8 @@ impl Table {
     /// Returns the insertion position of a new group.
     ///
     /// # Errors
-    /// Fails if the range is outside the table or overlaps with another group, or a limit is reached.
+    /// Fails if the range is outside the table or overlaps another group, or if the table has the maximum number of
+    /// groups.
     pub(super) fn place(&self, group: &Group) -> Result<usize, Rejection> {
         if group.first > group.last || group.last >> self.log_size != 0 {
             return Err(Check::FlowGroupRange.rejects(group.last));
@@ -122,6 +123,8 @@ impl Table {
         }
     }
 
+    /// Returns the group with the given ID.
+    ///
     /// # Errors
     /// Fails if the group does not exist.
     pub fn group(&self, id: FlowGroupId) -> Result<&Group, Rejection> {

@@ -258,7 +258,7 @@ fn port_status_controls_link() {
 }
 
 #[test]
-fn mtu_register_is_bounded() {
+fn mtu_register_rejects_value_above_maximum() {
     let mut driver = initialised_with_ethernet();
     let set = Pmtu { port: 1, admin: 9022, ..Pmtu::default() };
     let written = Pmtu::parse(&output(&access(&mut driver, 0, 0x5003, &set.emit())));
@@ -271,7 +271,7 @@ fn mtu_register_is_bounded() {
 }
 
 #[test]
-fn other_port_registers_match_specification() {
+fn remaining_port_registers_match_specification() {
     let mut driver = initialised_with_ethernet();
     for (register, len) in [(0x5002, 64), (0x5007, 32)] {
         let data = [&[0, 1, 0, 0][..], &vec![0; len - 4]].concat();

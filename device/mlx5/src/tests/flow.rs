@@ -41,8 +41,8 @@ const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
 /// The IPv6 all-nodes group, which the recorded guest has joined.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Executes a trace's flow commands with numbers in `numbers` and compares their outputs with the recording. Returns
-/// the number of commands executed.
+/// Executes a trace's flow commands whose numbers lie in `numbers`, and compares their outputs with the recording.
+/// Returns the number of commands executed.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;
@@ -180,7 +180,7 @@ fn entry(table: FlowTableId, group: FlowGroupNumber, destinations: u32) -> SetFl
 }
 
 #[test]
-fn queries_return_contexts_as_set() {
+fn queries_return_previously_set_contexts() {
     let mut driver = with_tirs(12);
     let (table, create) = table(&mut driver);
     let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));

@@ -1,4 +1,4 @@
-//! Tests limits and the number of steps to evaluate a frame in the largest tables.
+//! Tests limits, and the number of steps needed to match a frame against the largest tables.
 
 use super::frames::{OWN, arp, tcp4};
 use super::*;
@@ -74,7 +74,7 @@ fn longest_path_costs_one_lookup_per_group() {
     assert_eq!(steps::take().lookups, MAX_HOPS * MAX_TABLE_GROUPS);
 }
 
-/// Even if each table forwards many copies of a frame to the next, the cost does not multiply.
+/// Even if each table forwards many copies of a frame to the next, the number of lookups does not multiply.
 #[test]
 fn forwarded_copies_do_not_multiply_lookups() {
     let mut steering = Steering::default();
