@@ -1,11 +1,11 @@
-//! Control requests that query or change a device's impairments.
+//! Control requests that list or change a device's impairments.
 
 use card::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
 use card::frontend::Frontend;
 use card::hca::Hca;
 use tokio::sync::oneshot;
 
-/// A call to a device's thread about its impairments, with the channel for the answer.
+/// A request to a device's thread to list or change its impairments, with the channel for the reply.
 #[derive(Debug)]
 pub enum ImpairCall {
     /// Lists the impairments and their counters.
@@ -26,7 +26,8 @@ impl ImpairCall {
         }
     }
 
-    /// Executes the call and sends the answer. Errors from `send` are ignored: the caller may have disconnected.
+    /// Executes the request and sends the reply. Errors from `send` are ignored, because the caller may have
+    /// disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {

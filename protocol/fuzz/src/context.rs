@@ -119,7 +119,7 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     *qp = next;
 }
 
-/// Counts the fields of described objects.
+/// Counts the fields that objects report through [`Describe`].
 #[derive(Default)]
 pub(crate) struct Fields(Cell<usize>);
 

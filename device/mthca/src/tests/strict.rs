@@ -147,7 +147,7 @@ fn firmware(user: &mut User) {
     replay(user, "fff 0 01 0 0\nff6 0 00");
 }
 
-/// A rule and a function that violates it. The second user is the peer of the first.
+/// A rule and a function that violates it. The function's second argument is the peer of its first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// Test cases, at least one for each rule.
@@ -531,7 +531,7 @@ fn rejected_command_is_not_reported() {
 }
 
 #[test]
-fn report_names_violation_and_object() {
+fn report_contains_violation_and_object() {
     use card::telemetry::testing::Written;
     use card::telemetry::trace::TraceFormat;
 

@@ -40,8 +40,8 @@ struct Attempt {
     mailbox: Mailbox,
 }
 
-/// Attempts each row's transition several times on a QP of type `service`, with masks that select a single attribute,
-/// none, or all attributes that the row does not accept.
+/// For each row of [`ROWS`] with a single start state, attempts the transition several times on a QP of type `service`.
+/// The masks select one attribute, no attribute, or all attributes that the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -204,7 +204,7 @@ pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
             (PORT_NUM, false),
             (RNR_TIMEOUT, true),
             (PORT_NUM | RNR_TIMEOUT, true),
-            // The alternate path and P_Key index bits in the driver's numbering, and undefined bits.
+            // Bits for the alternate path and the P_Key index in the driver's numbering, and undefined bits.
             (1 << 0 | 1 << 13 | 1 << 16 | 1 << 20, false),
         ] {
             let mut script = walk_with(&qp, from, |op| held(&qp).word(0x00, mask(op)));

@@ -17,9 +17,9 @@ const PARTITION: Duration = Duration::from_secs(10);
 /// Ranges, in milliseconds, of the pause before a random episode and of the episode's duration.
 const PAUSE_MS: std::ops::Range<u64> = 1_000..5_000;
 const LENGTH_MS: std::ops::Range<u64> = 1_000..8_000;
-/// Range, in milliseconds, of how long a random episode keeps a link down.
+/// Range, in milliseconds, of the time that a random episode keeps a link down.
 const DOWN_MS: std::ops::Range<u64> = 100..1_500;
-/// Range of the factor for a random episode's probabilities and delays.
+/// Range of the factor by which a random episode multiplies probabilities and delays.
 const FACTOR: std::ops::Range<u32> = 1..6;
 
 /// Faults with a common start and duration.
@@ -114,7 +114,7 @@ fn of_profile(profile: Profile, macs: &[String], number: u32) -> Option<Episode>
             if number > 0 {
                 return None;
             }
-            // Each frame is sent by a single device: rules for sent frames affect it only once.
+            // Each frame is sent by a single device, so rules for sent frames affect it only once.
             let faults = (1..).zip(0..macs.len()).flat_map(|(seed, guest)| rules(profile, guest, 1, seed));
             (Duration::ZERO, None, faults.collect())
         }

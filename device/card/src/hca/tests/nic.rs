@@ -335,8 +335,7 @@ fn nic_frames_are_unmodified_and_length_checked() {
 #[test]
 fn engine_and_nic_alternate_after_at_most_32_frames() {
     let mut hca = nic(9);
-    // The doorbell sends one packet from QP 1 to LID 1. It can be recognised by its length, which differs from that of
-    // the NIC's frames.
+    // The doorbell makes QP 1 send one packet to LID 1. Its length distinguishes it from the NIC's frames.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
