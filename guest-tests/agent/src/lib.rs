@@ -9,6 +9,7 @@ mod error;
 mod exec;
 mod guest;
 mod hca;
+mod idle;
 pub mod init;
 mod mlx5;
 pub mod pattern;

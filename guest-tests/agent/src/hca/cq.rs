@@ -8,11 +8,11 @@ use anyhow::{Result, ensure};
 
 use super::entries::{ENTRY, EntryRing};
 use super::hcr::Op;
-use super::idle::Idle;
 use super::layout::Cqc;
 use super::open::{Hca, Inbox};
 use super::wqe::parse_cqe;
 use crate::error::bad_step;
+use crate::idle::Idle;
 use crate::vfio::{Arena, Doorbell};
 use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
 

@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::entries::{ENTRY, EntryRing};
 use super::hcr::Op;
-use super::idle::Idle;
 use super::layout::Eqc;
 use super::open::{Hca, Inbox};
 use crate::error::bad_step;
+use crate::idle::Idle;
 use crate::vfio::{Doorbell, Signal};
 use crate::wire::{
     ArmEq, CreateEq, EnableInterrupts, EqId, EqInfo, Eqe, Events, Hex, Interrupts, MapEq, PollEq,

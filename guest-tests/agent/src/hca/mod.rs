@@ -10,7 +10,6 @@ mod entries;
 mod eq;
 mod hcr;
 mod icm;
-mod idle;
 mod latency;
 mod layout;
 mod mr;

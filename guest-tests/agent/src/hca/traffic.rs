@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::idle::Idle;
 use super::mr::Region;
 use super::open::Hca;
 use super::wqe::{self, SendWqe};
 use crate::error::{bad_step, mismatch, timeout};
+use crate::idle::Idle;
 use crate::vfio::Arena;
 use crate::wire::{
     CqId, Cqe, Data, Failure, FailureKind, Flow, FlowReport, Hex, MrId, QpId, ReceiveFlow, Remote, Ring,
