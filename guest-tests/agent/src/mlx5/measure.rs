@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::queue::Sends;
+use super::work_queue::Sends;
 use super::{Mlx5, TIMEOUT};
 use crate::error::bad_step;
 use crate::wire::{Mlx5Streamed, PingByWrite, RoundTrips, StreamWrites};

@@ -8,9 +8,11 @@
 
 mod bytes;
 mod command;
+mod completion;
 mod measure;
 mod objects;
 mod queue;
+mod work_queue;
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +20,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use self::bytes::{get_u32, put_u32};
 use self::command::{Commands, Op};
+use self::completion::Completions;
 use self::objects::Objects;
-use self::queue::{Completions, Events, Sends};
+use self::queue::Events;
+use self::work_queue::Sends;
 use crate::error::bad_step;
 use crate::pattern;
 use crate::vfio::{Arena, Bar, Device, PAGE, Signal};

@@ -7,7 +7,9 @@ use anyhow::Result;
 
 use super::bytes::{get_u32, put_u32, put_u64};
 use super::command::{Commands, Op};
-use super::queue::{Completions, Events, Sends};
+use super::completion::Completions;
+use super::queue::Events;
+use super::work_queue::Sends;
 use crate::vfio::{Arena, Device, PAGE};
 
 /// Input length in bytes, without the page list, of the commands that create or modify an object.
