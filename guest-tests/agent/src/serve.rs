@@ -65,13 +65,16 @@ impl Agent {
         Response { id: 0, result }.into_answer::<C>()
     }
 
-    /// Registers a channel that the next [`Traffic`](wire::Traffic) step notifies after its first posts. The peer can
-    /// wait for the notification before it sends.
+    /// Registers a channel that the next [`Traffic`](wire::Traffic) or [`ReceiveOverMlx5`](wire::ReceiveOverMlx5) step
+    /// notifies after its first posts. The peer can wait for the notification before it sends.
     ///
     /// # Errors
-    /// Fails if no HCA is open.
+    /// Fails if no device is open.
     pub fn announce(&mut self, posted: Sender<()>) -> Result<()> {
-        self.hca()?.announce(posted);
+        match &mut self.mlx5 {
+            Some(mlx5) => mlx5.announce(posted),
+            None => self.hca()?.announce(posted),
+        }
         Ok(())
     }
 
@@ -215,6 +218,11 @@ impl Agent {
             Step::CopyByWrite(s) => answer(&s, |s| self.mlx5()?.copy(s)),
             Step::StreamWrites(s) => answer(&s, |s| self.mlx5()?.stream(s)),
             Step::PingByWrite(s) => answer(&s, |s| self.mlx5()?.ping(s)),
+            Step::CreateMlx5Qps(s) => answer(&s, |s| self.mlx5()?.create_qps(s)),
+            Step::ConnectMlx5Qps(s) => answer(&s, |s| done(self.mlx5()?.connect_qps(s))),
+            Step::SendOverMlx5(s) => answer(&s, |s| self.mlx5()?.send_over(s)),
+            Step::ReceiveOverMlx5(s) => answer(&s, |s| self.mlx5()?.receive_over(s)),
+            Step::VerifyMlx5(s) => answer(&s, |s| self.mlx5()?.verify(s)),
             Step::CloseMlx5(s) => answer(&s, |s| {
                 done(self.mlx5.take().ok_or_else(|| bad_step("no ConnectX is open"))?.close(*s))
             }),

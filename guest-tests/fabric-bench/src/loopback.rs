@@ -87,7 +87,7 @@ fn measure_with(
     let _daemon = Daemon::start(folder.path(), "hcad", &[device], cli.metrics, Some(processor))?;
     let mut agent = Agent::default();
     let socket = socket.display().to_string();
-    agent.call(OpenMlx5 { device: DeviceSelector::Socket(socket), data_mib: 4 })?;
+    agent.call(OpenMlx5 { device: DeviceSelector::Socket(socket), data_mib: 4, ..OpenMlx5::default() })?;
 
     let mut stream = |len: u32, count: u32| -> Result<u64> {
         Ok(agent.call(StreamWrites { len, count, batch: BATCH })?.elapsed_ns)

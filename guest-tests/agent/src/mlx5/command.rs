@@ -19,10 +19,12 @@ const INLINE: usize = 16;
 const BLOCK_DATA: usize = 512;
 /// Distance between mailbox blocks, in bytes.
 const STRIDE: usize = 1024;
-/// Number of blocks in each mailbox.
-const BLOCKS: usize = 4;
+/// Number of blocks in each mailbox. They hold the page list of a region of 16 MiB.
+const BLOCKS: usize = 72;
 /// Offset of the owner bit and the delivery status in a slot.
 const OWNER: usize = 0x3f;
+/// Mask for object numbers.
+const NUMBER: u32 = 0xff_ffff;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
@@ -201,5 +203,36 @@ impl Commands {
             arena.write(mailbox + n * STRIDE, &block);
         }
         Ok(if count == 0 { 0 } else { arena.iova(mailbox) })
+    }
+}
+
+/// The parts of an open function that commands use.
+#[derive(Debug)]
+pub(super) struct Function<'a> {
+    pub(super) device: &'a Device,
+    pub(super) arena: &'a Arena,
+    pub(super) commands: &'a mut Commands,
+}
+
+impl Function<'_> {
+    /// Creates or allocates an object. Returns its number.
+    pub(super) fn create(&mut self, op: Op, input: Vec<u8>) -> Result<u32> {
+        let output = self.commands.run_long(self.device, self.arena, op, input, 16)?;
+        Ok(get_u32(&output, 0x08) & NUMBER)
+    }
+
+    /// Allocates an object that needs no arguments. Returns its number.
+    pub(super) fn allocate(&mut self, op: Op) -> Result<u32> {
+        self.create(op, vec![0; INLINE])
+    }
+
+    /// Executes a command that changes an object.
+    pub(super) fn modify(&mut self, op: Op, input: Vec<u8>) -> Result<()> {
+        self.commands.run_long(self.device, self.arena, op, input, 16).map(drop)
+    }
+
+    /// Executes a command whose only argument is the number of an object.
+    pub(super) fn execute(&mut self, op: Op, number: u32) -> Result<()> {
+        self.commands.run(self.device, self.arena, op, &[(0x08, number)], 16).map(drop)
     }
 }

@@ -11,9 +11,15 @@ use crate::vfio::{Arena, Bar, Device, PAGE};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
+    /// Whether a receive completed rather than a send.
+    pub(super) is_receive: bool,
     pub(super) qpn: u32,
+    /// The number that the driver gave to the QP.
+    pub(super) user_index: u32,
     /// Index of the WQE.
     pub(super) index: u16,
+    /// Number of bytes received. The field is not defined for a SEND or an RDMA WRITE.
+    pub(super) len: u32,
     /// Syndrome, or 0 for success.
     pub(super) syndrome: u8,
 }
@@ -28,14 +34,18 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// Log2 of the number of entries.
-    pub(super) const LOG: u8 = 8;
     /// Opcode of an entry that the device has not written.
     const INVALID: u8 = 15;
 
-    pub(super) fn new(arena: &mut Arena) -> Result<Self> {
-        let ring = Ring::new(arena, Self::LOG, Self::INVALID << 4 | 1)?;
+    /// Creates a queue of `2^log` entries. `log` is at least 6, so that the queue fills a page.
+    pub(super) fn new(arena: &mut Arena, log: u8) -> Result<Self> {
+        let ring = Ring::new(arena, log, Self::INVALID << 4 | 1)?;
         Ok(Self { ring, record: arena.alloc(1, PAGE)?, arms: 0 })
+    }
+
+    /// Returns log2 of the number of entries.
+    pub(super) const fn log(&self) -> u8 {
+        self.ring.log
     }
 
     pub(super) fn place(&self) -> (usize, usize) {
@@ -46,20 +56,30 @@ impl Completions {
         self.record
     }
 
-    /// Returns the next completion of a send request.
+    /// Returns the next completion, if the device has written one.
     pub(super) fn next(&mut self, arena: &Arena) -> Result<Option<Completion>> {
         const REQUEST: u8 = 0;
+        const SEND_RECEIVED: u8 = 2;
         const REQUEST_ERROR: u8 = 13;
+        const RECEIVE_ERROR: u8 = 14;
         let is_written = |last: u8| last >> 4 != Self::INVALID;
         let Some(entry) = self.ring.next(arena, is_written) else { return Ok(None) };
         arena.write(self.record, &(self.ring.consumer & 0xff_ffff).to_be_bytes());
-        let syndrome = match entry[OWNER] >> 4 {
-            REQUEST => 0,
-            REQUEST_ERROR => entry[0x37],
+        let (is_receive, syndrome) = match entry[OWNER] >> 4 {
+            REQUEST => (false, 0),
+            SEND_RECEIVED => (true, 0),
+            REQUEST_ERROR => (false, entry[0x37]),
+            RECEIVE_ERROR => (true, entry[0x37]),
             opcode => bail!("unexpected CQE opcode {opcode}"),
         };
-        let index = u16::from_be_bytes([entry[0x3c], entry[0x3d]]);
-        Ok(Some(Completion { qpn: get_u32(&entry, 0x38) & 0xff_ffff, index, syndrome }))
+        Ok(Some(Completion {
+            is_receive,
+            qpn: get_u32(&entry, 0x38) & 0xff_ffff,
+            user_index: get_u32(&entry, 0x20) & 0xff_ffff,
+            index: u16::from_be_bytes([entry[0x3c], entry[0x3d]]),
+            len: get_u32(&entry, 0x2c),
+            syndrome,
+        }))
     }
 
     /// Discards the completions of a QP that has been reset.
@@ -76,5 +96,38 @@ impl Completions {
         put_u32(&mut doorbell, 0, word);
         put_u32(&mut doorbell, 4, cqn);
         device.write(Bar::Zero, u64::from(uar) * UAR + 0x20, &doorbell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(arena: &Arena, at: usize, words: &[(usize, u32)]) {
+        for &(offset, word) in words {
+            arena.write(at + offset, &word.to_be_bytes());
+        }
+    }
+
+    #[test]
+    fn completions_match_spec_example() {
+        let mut arena = Arena::detached(2 << 20);
+        let mut completions = Completions::new(&mut arena, 6).unwrap();
+        let (start, _) = completions.place();
+        assert!(completions.next(&arena).unwrap().is_none());
+        // Section 26: the completions of a SEND of 512 bytes at the responder and at the requester.
+        write(&arena, start, &[(0x20, 7), (0x2c, 0x200), (0x38, 0x83), (0x3c, 0x0005_0020)]);
+        write(&arena, start + 64, &[(0x20, 9), (0x38, 0x0a00_0084), (0x3c, 0x0006_0000)]);
+        let received = completions.next(&arena).unwrap().unwrap();
+        assert!(received.is_receive);
+        assert_eq!((received.user_index, received.qpn, received.index), (7, 0x83, 5));
+        assert_eq!((received.len, received.syndrome), (0x200, 0));
+        let sent = completions.next(&arena).unwrap().unwrap();
+        assert!(!sent.is_receive);
+        assert_eq!((sent.user_index, sent.qpn, sent.index, sent.syndrome), (9, 0x84, 6, 0));
+        assert!(completions.next(&arena).unwrap().is_none());
+        let mut consumer = [0; 4];
+        arena.read(completions.record(), &mut consumer);
+        assert_eq!(consumer, [0, 0, 0, 2]);
     }
 }

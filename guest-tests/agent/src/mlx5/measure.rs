@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::work_queue::Sends;
-use super::{Mlx5, TIMEOUT};
+use super::{BATCH, Mlx5, TIMEOUT};
 use crate::error::bad_step;
 use crate::wire::{Mlx5Streamed, PingByWrite, RoundTrips, StreamWrites};
 
@@ -20,8 +19,8 @@ impl Mlx5 {
     pub(crate) fn stream(&mut self, step: &StreamWrites) -> Result<Mlx5Streamed> {
         let (from, to) = self.halves(step.len)?;
         ensure!(
-            (1..=Sends::ENTRIES / 2).contains(&step.batch),
-            bad_step(format!("the send queue holds two batches of {} WRITEs", Sends::ENTRIES / 2))
+            (1..=BATCH).contains(&step.batch),
+            bad_step(format!("the send queue holds two batches of {BATCH} WRITEs"))
         );
         let started = Instant::now();
         let (mut posted, mut done) = (0, 0);
@@ -65,7 +64,7 @@ impl Mlx5 {
     }
 
     /// Returns the bus addresses of a source and a destination of `len` bytes in the copy buffer.
-    fn halves(&self, len: u32) -> Result<(u64, u64)> {
+    pub(super) fn halves(&self, len: u32) -> Result<(u64, u64)> {
         let (first, size) = self.data;
         ensure!(len as usize <= size / 2, bad_step(format!("a message has at most {} bytes", size / 2)));
         Ok((self.arena.iova(first), self.arena.iova(first + size / 2)))
@@ -73,11 +72,11 @@ impl Mlx5 {
 
     /// Posts identical WRITEs and rings the doorbell. Only the last one requests a completion.
     fn post_batch(&mut self, write: (u64, u64, u32), count: u32) -> Result<()> {
-        let Self { device, arena, objects, sends, .. } = self;
+        let [silent, last] = [false, true].map(|completion| self.local_write(write, completion));
         for n in 1..=count {
-            sends.post(arena, objects.qpn, objects.key, write, n == count);
+            self.sends.post(&self.arena, if n == count { &last } else { &silent });
         }
-        sends.ring(device, arena, objects.uar)
+        self.sends.ring(&self.device, &self.arena)
     }
 
     fn await_completion(&mut self) -> Result<()> {
@@ -103,6 +102,6 @@ fn wait<T>(mut poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     }
 }
 
-fn nanos(since: Instant) -> Result<u64> {
+pub(super) fn nanos(since: Instant) -> Result<u64> {
     Ok(u64::try_from(since.elapsed().as_nanos())?)
 }

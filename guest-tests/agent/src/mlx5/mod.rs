@@ -1,5 +1,6 @@
 //! A driver for a ConnectX function that no kernel driver has initialised. The driver copies memory by RDMA WRITE
-//! through an RC queue pair connected to itself, then waits for the completion interrupt.
+//! through an RC queue pair connected to itself, then waits for the completion interrupt. It can also exchange messages
+//! with another function and measure the rate.
 //!
 //! The driver shares no code with the device, so a wrong layout on either side is detected.
 //!
@@ -11,34 +12,43 @@ mod command;
 mod completion;
 mod measure;
 mod objects;
+mod pairs;
+mod qp;
 mod queue;
+mod traffic;
 mod work_queue;
 
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use self::bytes::{get_u32, put_u32};
-use self::command::{Commands, Op};
+use self::command::{Commands, Function, Op};
 use self::completion::Completions;
 use self::objects::Objects;
+use self::pairs::QueuePairs;
 use self::queue::Events;
-use self::work_queue::Sends;
+use self::work_queue::{QueueMemory, Segment, SendWqe, Sends, send_doorbell};
 use crate::error::bad_step;
 use crate::pattern;
 use crate::vfio::{Arena, Bar, Device, PAGE, Signal};
-use crate::wire::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
+use crate::wire::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5, Remote};
 
 /// Size in bytes of the memory for queues and commands.
-const OWN: usize = 2 << 20;
+const OWN: usize = 4 << 20;
 /// How long to wait for the device to start, for the port to become active, and for a completion or its interrupt.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Polling interval for the firmware and the port.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Log2 of the number of entries in the completion queue of the queue pair that is connected to itself.
+const LOG_COMPLETIONS: u8 = 8;
+/// Log2 of the number of blocks in the send queue of that queue pair.
+const LOG_SENDS: u8 = 6;
 /// Maximum number of WRITEs per batch. Only the last one requests a completion.
 const BATCH: u32 = 32;
 
-/// An initialised function with a queue pair that is connected to itself.
+/// An initialised function with a queue pair that is connected to itself and, on request, others for a peer.
 #[derive(Debug)]
 pub(crate) struct Mlx5 {
     // Declared first, so that the PCI function is closed and its DMA stopped before the memory is freed.
@@ -54,6 +64,10 @@ pub(crate) struct Mlx5 {
     sends: Sends,
     /// Offset and length of the copy buffer.
     data: (usize, usize),
+    /// Queue pairs for messages to and from another function.
+    queue_pairs: Option<QueuePairs>,
+    /// Channel that the next step notifies when it has posted receives.
+    posted: Option<Sender<()>>,
 }
 
 impl Mlx5 {
@@ -61,7 +75,7 @@ impl Mlx5 {
     pub(crate) fn open(step: &OpenMlx5) -> Result<(Self, Mlx5Info)> {
         let (device, _) = Device::open(&step.device)?;
         let len = (step.data_mib.max(1) as usize) << 20;
-        let mut arena = Arena::new(&device, OWN + len, false)?;
+        let mut arena = Arena::new(&device, OWN + len, step.huge_pages)?;
         let data = (arena.alloc(len / PAGE, PAGE)?, len);
         let firmware = check_firmware(&device)?;
         let signal = [Signal::new()?];
@@ -77,10 +91,12 @@ impl Mlx5 {
         commands.run(&device, &arena, Op::InitHca, &[(0x1c, 0)], 16)?;
         let lid = wait_for_lid(&device, &arena, &mut commands)?;
         let events = Events::new(&mut arena)?;
-        let completions = Completions::new(&mut arena)?;
-        let sends = Sends::new(&mut arena)?;
-        let rings = (&events, &completions, &sends);
-        let objects = Objects::create(&device, &arena, &mut commands, rings, lid)?;
+        let completions = Completions::new(&mut arena, LOG_COMPLETIONS)?;
+        let record = arena.alloc(1, PAGE)?;
+        let memory = QueueMemory::alloc(&mut arena, None, LOG_SENDS, record)?;
+        let mut function = Function { device: &device, arena: &arena, commands: &mut commands };
+        let objects = Objects::create(&mut function, (&events, &completions, &memory), lid)?;
+        let sends = Sends::new(&memory, send_doorbell(objects.uar, 0));
         let info = Mlx5Info {
             firmware,
             lid,
@@ -88,7 +104,21 @@ impl Mlx5 {
             data_len: data.1 as u64,
             given_pages: u32::try_from(given.len())?,
         };
-        Ok((Self { device, arena, commands, objects, signal, given, events, completions, sends, data }, info))
+        let function = Self {
+            device,
+            arena,
+            commands,
+            objects,
+            signal,
+            given,
+            events,
+            completions,
+            sends,
+            data,
+            queue_pairs: None,
+            posted: None,
+        };
+        Ok((function, info))
     }
 
     /// Copies memory by RDMA WRITE and compares the destination with the contents of the source.
@@ -111,10 +141,10 @@ impl Mlx5 {
         let syndrome = self.write(step)?;
         let interrupts = if step.interrupt { self.take_event()? } else { 0 };
         if syndrome != 0 {
-            let Self { device, arena, commands, objects, completions, sends, .. } = self;
-            sends.reset(arena);
-            objects.reconnect(device, arena, commands, sends)?;
-            completions.drain(arena);
+            self.sends.reset(&self.arena);
+            let Self { device, arena, commands, objects, .. } = self;
+            objects.reconnect(&mut Function { device, arena, commands })?;
+            self.completions.drain(&self.arena);
         }
         let first_difference = match destination {
             Some(destination) if syndrome == 0 => {
@@ -131,8 +161,12 @@ impl Mlx5 {
         if step.abrupt {
             return Ok(());
         }
-        let Self { device, arena, commands, objects, given, .. } = &mut self;
-        objects.destroy(device, arena, commands)?;
+        let Self { device, arena, commands, objects, given, queue_pairs, .. } = &mut self;
+        let mut function = Function { device, arena, commands };
+        if let Some(queue_pairs) = queue_pairs {
+            queue_pairs.destroy(&mut function)?;
+        }
+        objects.destroy(&mut function)?;
         commands.run(device, arena, Op::TeardownHca, &[], 16)?;
         while !given.is_empty() {
             let wanted = u32::try_from(given.len().min(Commands::MAX_PAGES))?;
@@ -168,11 +202,11 @@ impl Mlx5 {
             for n in 0..count {
                 let len = part.min(step.len - done);
                 let (to, from) = (step.to + u64::from(done), step.from + u64::from(done));
-                let key = self.objects.key;
-                self.sends.post(&self.arena, self.objects.qpn, key, (from, to, len), n + 1 == count);
+                let wqe = self.local_write((from, to, len), n + 1 == count);
+                self.sends.post(&self.arena, &wqe);
                 done += len;
             }
-            self.sends.ring(&self.device, &self.arena, self.objects.uar)?;
+            self.sends.ring(&self.device, &self.arena)?;
             let started = Instant::now();
             let completion = loop {
                 match self.completions.next(&self.arena)? {
@@ -184,11 +218,18 @@ impl Mlx5 {
             if completion.syndrome != 0 {
                 return Ok(completion.syndrome);
             }
-            ensure!(completion.qpn == self.objects.qpn, "unexpected QP in the completion {completion:x?}");
-            let last = self.sends.last();
+            ensure!(completion.qpn == self.objects.qp.qpn, "unexpected QP in the completion {completion:x?}");
+            let last = self.sends.next().wrapping_sub(1);
             ensure!(completion.index == last, "WQE {:#x} completed, expected {last:#x}", completion.index);
         }
         Ok(0)
+    }
+
+    /// Returns an RDMA WRITE by which the function copies `len` bytes of its own memory.
+    fn local_write(&self, (from, to, len): (u64, u64, u32), completion: bool) -> SendWqe {
+        let Objects { key, qp, .. } = &self.objects;
+        let data = Segment { key: *key, address: from, len };
+        SendWqe::new(qp.qpn, data, Some(Remote { va: to, rkey: *key }), completion)
     }
 
     /// Waits for the interrupt from the armed queues and consumes its event. Returns the number of interrupts.

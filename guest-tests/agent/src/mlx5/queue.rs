@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::bytes::get_u32;
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Length of an entry in bytes, the same for all three rings.
+/// Length of an entry in bytes, the same for both kinds of rings.
 pub(super) const ENTRY: usize = 64;
 /// Offset of the owner bit's byte within an entry.
 pub(super) const OWNER: usize = 0x3f;
@@ -19,7 +19,7 @@ pub(super) const UAR: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Ring {
     offset: usize,
-    log: u8,
+    pub(super) log: u8,
     /// Number of entries read so far.
     pub(super) consumer: u32,
 }

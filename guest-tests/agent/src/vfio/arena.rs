@@ -127,12 +127,17 @@ impl Arena {
     }
 
     /// Stores a little-endian word with release ordering. A device that sees the word also sees all earlier writes.
-    pub(crate) fn publish_word(&self, offset: usize, value: u32) {
+    pub(crate) fn store_word(&self, offset: usize, value: u32) {
         assert!(offset.is_multiple_of(4), "word at {offset:#x} is not aligned");
         let at = self.at(offset, 4).cast::<u32>();
         // SAFETY: the word is aligned and inside the mapping, and this process accesses it only through atomics or
         // copies.
         unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Ordering::Release);
+    }
+
+    /// Stores a word as [`Arena::store_word`] does, before the doorbell that announces it.
+    pub(crate) fn publish_word(&self, offset: usize, value: u32) {
+        self.store_word(offset, value);
         // The doorbell that follows is a store to uncached memory. Order it after this store, as a driver does.
         fence(Ordering::SeqCst);
     }

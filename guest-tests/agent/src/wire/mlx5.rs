@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DeviceSelector;
+use super::{DeviceSelector, Remote};
 
 /// Initialises a ConnectX function, which must be bound to vfio-pci, and connects a queue pair to itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -11,6 +11,8 @@ pub struct OpenMlx5 {
     pub device: DeviceSelector,
     /// Size of the copy buffer in MiB. 0 selects 1 MiB.
     pub data_mib: u32,
+    /// Whether to request huge pages for the device's memory.
+    pub huge_pages: bool,
 }
 
 /// Properties of the function, as read during its initialisation.
@@ -81,6 +83,78 @@ pub struct PingByWrite {
     /// Length of a message in bytes, at least 1.
     pub len: u32,
     pub rounds: u32,
+}
+
+/// Creates queue pairs for messages to and from a peer, with a region that covers the copy buffer of at most 16 MiB.
+/// Messages are sent from the first half of the copy buffer, and arrive in the second half. The step can be executed
+/// once.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CreateMlx5Qps {
+    /// Number of queue pairs, at least 1. They share one completion queue for sends and one for receives.
+    pub count: u32,
+    /// Maximum number of outstanding sends per queue pair. A queue pair may have twice as many receives.
+    pub depth: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mlx5Qps {
+    pub qpns: Vec<u32>,
+    /// Destination of the peer's messages.
+    pub destination: Remote,
+}
+
+/// Connects each queue pair to the peer's queue pair with the same index.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectMlx5Qps {
+    /// LID of the peer.
+    pub lid: u16,
+    /// QPNs of the peer, one for each queue pair.
+    pub qpns: Vec<u32>,
+}
+
+/// Sends messages on the first `qps` queue pairs and waits for their completions. Every message is sent from the same
+/// memory and requests a completion.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendOverMlx5 {
+    pub qps: u32,
+    /// Number of messages per queue pair.
+    pub count: u32,
+    /// Length of a message in bytes, at most half the size of the copy buffer.
+    pub len: u32,
+    /// Maximum number of outstanding messages per queue pair.
+    pub depth: u32,
+    /// Number of messages per doorbell.
+    pub batch: u32,
+    /// Destination of RDMA WRITEs. `None` selects SENDs.
+    pub remote: Option<Remote>,
+    /// Seed of the content, which is the same for all messages.
+    pub seed: u64,
+}
+
+/// Receives SENDs on the first `qps` queue pairs. The peer executes [`SendOverMlx5`] with the same `qps`, `count` and
+/// `len`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReceiveOverMlx5 {
+    pub qps: u32,
+    /// Number of messages per queue pair.
+    pub count: u32,
+    /// Length of a message in bytes.
+    pub len: u32,
+    /// Number of receives posted in advance, per queue pair.
+    pub depth: u32,
+}
+
+/// Compares the destination of messages with the content that [`SendOverMlx5`] sends.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VerifyMlx5 {
+    /// Length of a message in bytes.
+    pub len: u32,
+    pub seed: u64,
 }
 
 /// Stops the device and closes the function.

@@ -45,7 +45,8 @@ pub use hca::{
 pub use hex::Hex;
 pub use latency::{PingPong, RoundTrips};
 pub use mlx5::{
-    CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, Mlx5Streamed, OpenMlx5, PingByWrite, StreamWrites,
+    CloseMlx5, ConnectMlx5Qps, CopyByWrite, CreateMlx5Qps, Mlx5Copied, Mlx5Info, Mlx5Qps, Mlx5Streamed,
+    OpenMlx5, PingByWrite, ReceiveOverMlx5, SendOverMlx5, StreamWrites, VerifyMlx5,
 };
 pub use program::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 pub use qp::{
@@ -263,6 +264,11 @@ steps! {
     CopyByWrite => Mlx5Copied,
     StreamWrites => Mlx5Streamed,
     PingByWrite => RoundTrips,
+    CreateMlx5Qps => Mlx5Qps,
+    ConnectMlx5Qps => Done,
+    SendOverMlx5 => Mlx5Streamed,
+    ReceiveOverMlx5 => Mlx5Streamed,
+    VerifyMlx5 => Verified,
     CloseMlx5 => Done,
 }
 

@@ -1,9 +1,13 @@
 //! A ConnectX driven through vfio-pci by the lab's own driver, without `mlx5_core`. The cases are those of
-//! `vfio_pci_driver_test` in Linux's selftests: copies, accesses to unmapped memory, interrupts and restarts.
+//! `vfio_pci_driver_test` in Linux's selftests: copies, accesses to unmapped memory, interrupts and restarts. Another
+//! case uses the queue pairs with which `fabric-bench` measures two ConnectX.
 
 use std::time::Duration;
 
-use agent::wire::{BindVfio, CloseMlx5, CopyByWrite, DeviceSelector, Mlx5Copied, Mlx5Info, OpenMlx5};
+use agent::wire::{
+    BindVfio, CloseMlx5, ConnectMlx5Qps, CopyByWrite, CreateMlx5Qps, DeviceSelector, Mlx5Copied, Mlx5Info,
+    OpenMlx5, SendOverMlx5, VerifyMlx5,
+};
 use anyhow::{Context as _, Result, ensure};
 
 use super::super::pair::{Node, VFIO_MODULES};
@@ -46,6 +50,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("writing memory that is not mapped fails", &hint, station.unmapped_destination()).await?;
     report.case("each requested interrupt arrives", &hint, station.interrupts()).await?;
     report.case("2,048 WRITEs are executed in order", &hint, station.storm()).await?;
+    report.case("WRITEs on sixteen queue pairs arrive", &hint, station.many_queue_pairs()).await?;
     report.case("the device is stopped and started again", &hint, station.restarts(false)).await?;
     report
         .case("the device works after it was closed without being stopped", &hint, station.restarts(true))
@@ -73,7 +78,7 @@ impl Station {
     }
 
     async fn open(&mut self) -> Result<()> {
-        let step = OpenMlx5 { device: self.device.clone(), data_mib: DATA_MIB };
+        let step = OpenMlx5 { device: self.device.clone(), data_mib: DATA_MIB, ..OpenMlx5::default() };
         let info = self.node.vm.call_within(LIMIT, step).await?;
         ensure!((info.firmware.as_str(), info.lid) == ("16.35.3006", 1), "{info:?}");
         self.info = Some(info);
@@ -142,6 +147,26 @@ impl Station {
 
     async fn storm(&mut self) -> Result<()> {
         self.arrives(|step| (step.len, step.parts) = (8 << 20, 2048)).await
+    }
+
+    /// Sends on several queue pairs at once. Each is connected to itself, because there is no second function.
+    async fn many_queue_pairs(&mut self) -> Result<()> {
+        const QPS: u32 = 16;
+        const DEPTH: u32 = 128;
+        let lid = self.info.as_ref().context("the device is not open")?.lid;
+        let created = self.node.vm.call(CreateMlx5Qps { count: QPS, depth: DEPTH }).await?;
+        self.node.vm.call(ConnectMlx5Qps { lid, qpns: created.qpns }).await?;
+        let remote = Some(created.destination);
+        // The first run goes around each send queue several times.
+        for (len, count) in [(64, 1000), (4097, 200), (1 << 20, 8)] {
+            self.seed += 1;
+            let seed = self.seed;
+            let send = SendOverMlx5 { qps: QPS, count, len, depth: DEPTH, batch: DEPTH / 2, remote, seed };
+            self.node.vm.call_within(LIMIT, send).await?;
+            let verified = self.node.vm.call(VerifyMlx5 { len, seed }).await?;
+            ensure!(verified.first_difference.is_none(), "{len} bytes: {verified:?}");
+        }
+        Ok(())
     }
 
     async fn restarts(&mut self, abrupt: bool) -> Result<()> {
