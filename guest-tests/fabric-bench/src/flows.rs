@@ -5,7 +5,8 @@ use std::time::Duration;
 use agent::wire::{Flow, MrInfo, PingPong, ReceiveFlow, SendFlow, SendOp, TrafficReport};
 use anyhow::Result;
 
-use crate::node::{Node, Qp, Spent};
+use crate::endpoint::Spent;
+use crate::node::{Node, Qp};
 use crate::pair;
 use crate::runs::{micros, nanos_each, rate};
 use crate::yardstick::PINGS;
@@ -115,7 +116,9 @@ pub(crate) fn send(
     let sends = sends(qps, regions[0], plan);
     let receives = qps.iter().zip(&sends).map(|(qp, send)| receive(qp[1], regions[1], send)).collect();
     let sends = sends.into_iter().map(Flow::Send).collect();
-    let (reports, spent) = pair::measured(nodes, |nodes| pair::run_both(nodes, sends, receives))?;
+    let (reports, spent) = pair::measured(nodes, |nodes| {
+        pair::run_both(nodes, |near| near.run(sends), |far| far.run(receives))
+    })?;
     Ok(RunResult::new(&reports[0], spent))
 }
 

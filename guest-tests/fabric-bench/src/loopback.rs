@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::Cli;
 use crate::daemon::Daemon;
+use crate::doorbells::Doorbells;
 use crate::processors;
 use crate::report::{Figure, Figures};
 use crate::runs::{micros, rate, repeated, runs, size};
@@ -26,33 +27,14 @@ const BATCH: u32 = 32;
 const SMALL: u32 = 64;
 const SIZES: [u32; 2] = [4 << 10, 1 << 20];
 
-/// How doorbells reach the device.
-#[derive(Clone, Copy, Debug)]
-enum Doorbells {
-    Trapped,
-    Mapped,
-}
-
-impl Doorbells {
-    /// Returns the prefix of the figures' names.
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Trapped => "loopback_",
-            Self::Mapped => "loopback_mapped_",
-        }
-    }
-
-    const fn key(self) -> &'static str {
-        match self {
-            Self::Trapped => "trapped",
-            Self::Mapped => "mapped",
-        }
-    }
+/// Returns the prefix of the figures' names.
+fn prefix(doorbells: Doorbells) -> String {
+    format!("loopback_{}", doorbells.infix())
 }
 
 pub(crate) fn measure(cli: &Cli, yardstick: &Yardstick, figures: &mut Figures) -> Result<()> {
-    for doorbells in [Doorbells::Trapped, Doorbells::Mapped] {
-        let prefix = doorbells.prefix();
+    for doorbells in Doorbells::ALL {
+        let prefix = prefix(doorbells);
         let names = [
             format!("{prefix}rc_write_64b_rate"),
             format!("{prefix}rc_write_64b_latency"),
@@ -74,7 +56,7 @@ fn measure_with(
     yardstick: &Yardstick,
     figures: &mut Figures,
 ) -> Result<()> {
-    let prefix = doorbells.prefix();
+    let prefix = prefix(doorbells);
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
     let socket = folder.path().join("hcad.sock");
     let device: Value = json!({

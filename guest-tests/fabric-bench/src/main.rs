@@ -5,6 +5,8 @@
 
 mod copy;
 mod daemon;
+mod doorbells;
+mod endpoint;
 mod fabric;
 mod flows;
 mod guests;

@@ -1,23 +1,19 @@
-//! An HCA together with its driver.
+//! A JingZhao HCA together with its driver.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::ops::Sub;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
 
-use agent::serve::Agent;
 use agent::wire::{
     Call, CreateCq, CreateMr, CreateQp, DeviceSelector, Flow, IcmOptions, ModifyQp, MrId, MrInfo, OpenHca,
     Path as QpPath, PingPong, QpId, RoundTrips, Traffic, TrafficReport, Transition,
 };
 use anyhow::Result;
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
+use crate::endpoint::Endpoint;
 use crate::pair::Wire;
 
 /// Timeout for a single measurement.
@@ -47,14 +43,8 @@ pub(crate) struct Rings {
 }
 
 pub(crate) struct Node {
-    agent: Agent,
-    // Declared after the agent, so that the driver closes its device before the daemon is stopped.
-    daemon: Arc<Daemon>,
-    /// Name of the device's thread.
-    thread: String,
+    endpoint: Endpoint,
     log_cq: u8,
-    /// CPU time used by the driver so far.
-    driver: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,30 +53,9 @@ pub(crate) struct Qp {
     qpn: u32,
 }
 
-/// CPU time used at one end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spent {
-    /// CPU time of the driver, for posting, doorbells and completions.
-    pub(crate) driver: Duration,
-    /// CPU time of the device's thread.
-    pub(crate) device: Duration,
-}
-
-impl Sub for Spent {
-    type Output = Self;
-
-    fn sub(self, before: Self) -> Self {
-        Self {
-            driver: self.driver.saturating_sub(before.driver),
-            device: self.device.saturating_sub(before.device),
-        }
-    }
-}
-
 impl Node {
     /// Opens HCA `id` through its vfio-user socket.
     pub(crate) fn open(id: usize, socket: &Path, daemon: Arc<Daemon>, sizes: &Sizes) -> Result<Self> {
-        let mut agent = Agent::default();
         let open = OpenHca {
             device: DeviceSelector::Socket(socket.display().to_string()),
             arena_mib: sizes.arena_mib,
@@ -94,13 +63,12 @@ impl Node {
             huge_pages: true,
             ..OpenHca::default()
         };
-        agent.call(open)?;
-        let thread = format!("hca{id}");
-        Ok(Self { agent, daemon, thread, log_cq: sizes.log_cq, driver: Duration::ZERO })
+        let (endpoint, _) = Endpoint::open(id, daemon, open)?;
+        Ok(Self { endpoint, log_cq: sizes.log_cq })
     }
 
     pub(crate) fn daemon(&self) -> &Daemon {
-        &self.daemon
+        self.endpoint.daemon()
     }
 
     /// Registers a region of `len` bytes with all access rights.
@@ -114,26 +82,11 @@ impl Node {
     }
 
     pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<TrafficReport> {
-        let before = thread_time();
-        let report = self.call(Traffic { flows, timeout_ms: TIMEOUT_MS });
-        self.driver += thread_time().saturating_sub(before);
-        report
-    }
-
-    /// Returns a channel that is notified when the next flows have posted their first requests. If the flows fail
-    /// before then, the channel is closed.
-    pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
-        let (posted, waiting) = mpsc::channel();
-        self.agent.announce(posted)?;
-        Ok(waiting)
+        self.endpoint.timed(Traffic { flows, timeout_ms: TIMEOUT_MS })
     }
 
     pub(crate) fn ping_pong(&mut self, step: PingPong) -> Result<RoundTrips> {
         self.call(step)
-    }
-
-    pub(crate) fn spent(&self) -> Result<Spent> {
-        Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
 
     /// Creates queue pairs in groups. The queue pairs in a group share one completion queue for sends and one for
@@ -178,7 +131,13 @@ impl Node {
     }
 
     fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
-        Ok(self.agent.call(step)?)
+        self.endpoint.call(step)
+    }
+}
+
+impl AsMut<Endpoint> for Node {
+    fn as_mut(&mut self) -> &mut Endpoint {
+        &mut self.endpoint
     }
 }
 
@@ -205,10 +164,4 @@ pub(crate) fn fabric(wire: Wire, folder: &Path, addresses: &[SocketAddr], own: u
 pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
     let held: Vec<_> = (0..count).map(|_| UdpSocket::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
     held.iter().map(UdpSocket::local_addr).collect()
-}
-
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    // CPU times are never negative.
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Two connected HCAs, each driven by the user-space driver over its vfio-user socket.
+//! Two connected devices, each driven by the user-space driver over its vfio-user socket.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::daemon::Daemon;
-use crate::node::{self, Node, Qp, Rings, Sizes, Spent};
+use crate::endpoint::{Endpoint, Spent};
+use crate::node::{self, Node, Qp, Rings, Sizes};
 use crate::processors;
-use agent::wire::{Flow, TrafficReport};
 
 /// How frames travel between the HCAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,18 +57,28 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn socket(self, own: usize) -> PathBuf {
+    pub(crate) fn socket(self, own: usize) -> PathBuf {
         self.folder.join(format!("hcad-{own}.sock"))
     }
 }
 
-/// Starts two nodes that are each other's peers. If each node has its own daemon, the two daemons run on different
-/// CPUs where possible.
+/// Starts two nodes that are each other's peers.
 pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
+    let [near, far] = daemons(place, node::device)?;
+    Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
+}
+
+/// Starts the daemons of two devices that are each other's peers. `device` returns the configuration entry of a device,
+/// given its ID, socket and fabric. If each device has its own daemon, the two daemons run on different CPUs where
+/// possible.
+pub(crate) fn daemons(
+    place: Place<'_>,
+    device: impl Fn(usize, &Path, &Value) -> Value,
+) -> Result<[Arc<Daemon>; 2]> {
     let addresses = node::free_addresses(2)?;
     let device = |own: usize| {
         let fabric = node::fabric(place.wire, place.folder, &addresses, own);
-        let mut device = node::device(own + 1, &place.socket(own), &fabric);
+        let mut device = device(own + 1, &place.socket(own), &fabric);
         device["default_peer"] = json!({ "id": 2 - own });
         if let Some(records) = place.records {
             let file = format!("{}hca{}.record", place.wire.prefix(), own + 1);
@@ -76,21 +86,18 @@ pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
         }
         device
     };
-    let daemons = if place.wire == Wire::Local {
+    if place.wire == Wire::Local {
         let both =
             Arc::new(Daemon::start(place.folder, "hcad", &[device(0), device(1)], place.metrics, None)?);
-        [both.clone(), both]
-    } else {
-        let cpus = processors::two()?;
-        let single = |own: usize| {
-            let name = format!("hcad-{own}");
-            let metrics = place.metrics.map(|port| port + u16::from(own > 0));
-            Daemon::start(place.folder, &name, &[device(own)], metrics, Some(&cpus[own])).map(Arc::new)
-        };
-        [single(0)?, single(1)?]
+        return Ok([both.clone(), both]);
+    }
+    let cpus = processors::two()?;
+    let single = |own: usize| {
+        let name = format!("hcad-{own}");
+        let metrics = place.metrics.map(|port| port + u16::from(own > 0));
+        Daemon::start(place.folder, &name, &[device(own)], metrics, Some(&cpus[own])).map(Arc::new)
     };
-    let [near, far] = daemons;
-    Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
+    Ok([single(0)?, single(1)?])
 }
 
 /// Connects `count` queue pairs on one node to the same number of queue pairs on the other node.
@@ -105,44 +112,59 @@ pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> 
     Ok(near.into_iter().zip(far).map(|(near, far)| [near, far]).collect())
 }
 
-/// Runs flows on both nodes. The near node starts once the far node has posted its receives.
-pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -> Result<[TrafficReport; 2]> {
-    let posted = nodes[1].announce()?;
-    both(nodes, [(near, Some(posted)), (far, None)], |node, (flows, posted)| {
-        if let Some(posted) = posted {
-            // An error means that the far node has failed. The failure is reported with that node's result.
+/// Sends from the near end to the far end. `near` runs once `far` has posted its receives.
+pub(crate) fn run_both<N: AsMut<Endpoint> + Send, T: Send>(
+    ends: &mut [N; 2],
+    near: impl FnOnce(&mut N) -> Result<T>,
+    far: impl FnOnce(&mut N) -> Result<T> + Send,
+) -> Result<[T; 2]> {
+    let posted = ends[1].as_mut().announce()?;
+    concurrently(
+        ends,
+        |end| {
+            // An error means that the far end has failed. The failure is reported with that end's result.
             let _ = posted.recv();
-        }
-        node.run(flows)
-    })
+            near(end)
+        },
+        far,
+    )
 }
 
-/// Calls a function for both nodes concurrently.
-pub(crate) fn both<S: Send, T: Send>(
-    nodes: &mut [Node; 2],
+/// Calls a function for both ends concurrently.
+pub(crate) fn both<N: Send, S: Send, T: Send>(
+    ends: &mut [N; 2],
     [near, far]: [S; 2],
-    run: impl Fn(&mut Node, S) -> Result<T> + Sync,
+    run: impl Fn(&mut N, S) -> Result<T> + Sync,
 ) -> Result<[T; 2]> {
-    let [a, b] = nodes;
+    concurrently(ends, |end| run(end, near), |end| run(end, far))
+}
+
+fn concurrently<N: Send, T: Send>(
+    [a, b]: &mut [N; 2],
+    near: impl FnOnce(&mut N) -> Result<T>,
+    far: impl FnOnce(&mut N) -> Result<T> + Send,
+) -> Result<[T; 2]> {
     thread::scope(|scope| {
         // Name the thread so that profiles show the two drivers separately.
-        let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || run(b, far))?;
-        let near = run(a, near)?;
-        let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
+        let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || far(b))?;
+        let near = near(a)?;
+        let Ok(far) = far.join() else { bail!("the far end's thread panicked") };
         Ok([near, far?])
     })
 }
 
-/// Measures the CPU time that both nodes spend while a function runs.
-pub(crate) fn measured<T>(
-    nodes: &mut [Node; 2],
-    run: impl FnOnce(&mut [Node; 2]) -> Result<T>,
+/// Measures the CPU time that both ends spend while a function runs.
+pub(crate) fn measured<N: AsMut<Endpoint>, T>(
+    ends: &mut [N; 2],
+    run: impl FnOnce(&mut [N; 2]) -> Result<T>,
 ) -> Result<(T, [Spent; 2])> {
-    let before = [nodes[0].spent()?, nodes[1].spent()?];
-    let result = run(nodes)?;
+    let spent =
+        |ends: &mut [N; 2]| -> Result<_> { Ok([ends[0].as_mut().spent()?, ends[1].as_mut().spent()?]) };
+    let before = spent(ends)?;
+    let result = run(ends)?;
     // The CPU time of a running thread may not be accounted for until it sleeps, so give the measured threads time to
     // go idle.
     thread::sleep(Duration::from_millis(2));
-    let after = [nodes[0].spent()?, nodes[1].spent()?];
+    let after = spent(ends)?;
     Ok((result, [after[0] - before[0], after[1] - before[1]]))
 }

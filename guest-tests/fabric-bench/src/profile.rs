@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::Cli;
+use crate::endpoint::Spent;
 use crate::fabric::Bench;
-use crate::node::Spent;
 use crate::pair::{Place, Wire};
 use crate::report::{Figure, Figures, Reference, print};
 use crate::runs::nanos_each;
