@@ -13,9 +13,9 @@ use crate::runs::{repeated, runs, size};
 use crate::yardstick::{SIZES, Yardstick};
 
 /// Number of bytes in a bandwidth run.
-const RUN_BYTES: u32 = 1 << 30;
+pub(crate) const RUN_BYTES: u32 = 1 << 30;
 /// Total number of messages in a rate run, across all queue pairs, and maximum number of messages in a bandwidth run.
-const RATE_MESSAGES: u32 = 200_000;
+pub(crate) const RATE_MESSAGES: u32 = 200_000;
 /// Size of each node's region. It holds two of the longest messages, so that one can be in flight while the next one
 /// starts.
 const REGION_LEN: u64 = 16 << 20;
@@ -26,7 +26,7 @@ pub(crate) const DEPTH: u32 = 1 << (RINGS.log_slots - 1);
 /// Message sizes in the SEND bandwidth measurements.
 const SEND_SIZES: [u32; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 /// Number of queue pairs in the second message-rate measurement.
-const MANY: usize = 16;
+pub(crate) const MANY: usize = 16;
 
 pub(crate) struct Bench {
     pub(crate) nodes: [Node; 2],

@@ -3,6 +3,7 @@
 //!
 //! Guests are used only if requested. Without guests, this program acts as the VMM and the driver for all devices.
 
+mod connectx;
 mod copy;
 mod daemon;
 mod doorbells;
@@ -52,7 +53,7 @@ struct Cli {
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     part: Vec<Part>,
 
-    /// Measure only over these fabrics [default: all, but only ring for the qps and mrs parts]
+    /// Measure only over these fabrics [default: all, but only ring for the qps, mrs and connectx parts]
     #[arg(long, value_name = "FABRIC", value_delimiter = ',')]
     wire: Vec<Wire>,
 
@@ -100,6 +101,8 @@ enum Part {
     /// One ConnectX with a queue pair that is connected to itself: rate, latency and bandwidth, with trapped and with
     /// mapped doorbells
     Loopback,
+    /// Two ConnectX: message rate, CPU time per message and bandwidth, with trapped and with mapped doorbells
+    Connectx,
 }
 
 impl Cli {
@@ -141,6 +144,11 @@ fn main() -> Result<()> {
     }
     if cli.has(Part::Loopback) {
         loopback::measure(&cli, &yardstick, &mut figures)?;
+    }
+    if cli.has(Part::Connectx) {
+        for wire in cli.wires(&[Wire::Ring]) {
+            connectx::measure(&cli, wire, &yardstick, &mut figures)?;
+        }
     }
     if cli.guests {
         guests::measure(&mut figures)?;
