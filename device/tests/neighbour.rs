@@ -615,10 +615,10 @@ fn hostile_clients_do_not_disturb_neighbour() {
     assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon must keep running");
 }
 
-/// With a data size limit of [`LOST_LEN`], the daemon cannot replace the lost file with private memory of the same
+/// With a data size limit of [`LOST_LEN`], the daemon cannot replace the truncated file with private memory of the same
 /// size.
 #[test]
-fn daemon_survives_memory_loss_under_data_limit() {
+fn daemon_survives_truncated_client_memory_under_data_limit() {
     let mut daemon = start();
     let folder = daemon.folder.path().to_owned();
     let pid = Pid::from_child(&daemon.child);

@@ -75,7 +75,7 @@ fn unconnected_qp_reports_its_state() {
 }
 
 #[test]
-fn sendable_request_reports_waiting_for_turn() {
+fn sendable_request_is_waiting_for_turn() {
     for service in [Service::Rc, Service::Uc] {
         let mut pair = Pair::with(|_, attrs| attrs.service = service);
         pair.post(A, write(1, 0x8000, 10));
@@ -189,7 +189,7 @@ fn status_counts_retransmitted_packets_since_reset() {
 }
 
 #[test]
-fn send_beyond_credits_reports_waiting_for_credits() {
+fn send_beyond_credits_is_waiting_for_credits() {
     let mut pair = Pair::new();
     pair.b.host.counts_receives = true;
     pair.post(A, write(1, 0x8000, 10));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn eq_stops_delaying_after_timeout_until_urgent_event() {
+    fn timeout_disables_delays_until_resumed() {
         let mut events = DelayedEvents::default();
         assert!(events.delay(EQN, CQN, Instant::ZERO));
         events.take_expired(Instant::ZERO + TIMEOUT);

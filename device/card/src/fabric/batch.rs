@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn shorter_frames_are_padded_to_later_longer_frame() {
+    fn shorter_frames_are_padded_to_length_of_later_frame() {
         let lengths = [4158, 4158, 4174, 4158, 100, 4174];
         assert_eq!(
             runs(&mut roce_batch(&lengths), Padding::Accepted),

@@ -124,7 +124,7 @@ fn reinstalled_eventfds_deliver_pending_interrupts() {
 }
 
 #[test]
-fn causes_wait_until_msix_is_enabled() {
+fn interrupt_causes_stay_pending_until_msix_is_enabled() {
     let mut driver = listening();
     driver.bus.hca.region_write(Region::Config, 0x52, &[0, 0]);
     pulse(&mut driver);

@@ -200,7 +200,7 @@ fn send_counter_wraps_around() {
 
 /// Software clears a QP's doorbell record after resetting the QP.
 #[test]
-fn record_of_reset_qp_is_not_reused() {
+fn stale_record_is_ignored_after_qp_reset() {
     let (mut a, mut b) = pair();
     for _ in 0..3 {
         b.post_recv(0x20, 64);

@@ -128,7 +128,7 @@ fn doorbell_record_exceeding_queue_size_is_ignored() {
 
 /// Software clears a QP's doorbell record after resetting the QP and before moving it to INIT again.
 #[test]
-fn record_of_reset_qp_is_not_reused() {
+fn stale_record_is_ignored_after_qp_reset() {
     let (mut a, mut b) = pair();
     for _ in 0..3 {
         b.post_recv(0x20, 64);

@@ -243,7 +243,7 @@ fn extent(slot: &[u8]) -> (usize, End) {
 }
 
 #[test]
-fn example_receive_wqes_are_posted() {
+fn example_receive_wqes_are_recognised_as_posted() {
     assert!(RecvWqe::is_valid(&RECV_LIBRARY) && !RecvWqe::is_valid(&RECV_KERNEL));
     assert!(RecvWqe::is_posted_without_valid_bit(&RECV_KERNEL, false));
     for slot in [RECV_LIBRARY, RECV_KERNEL] {
