@@ -23,7 +23,7 @@ pub fn begin() {
 
 /// Starts a thread that needs no capabilities, such as one that only writes to open descriptors. If the sandbox is
 /// enabled, the thread drops its capabilities before this function returns, since the seccomp filter installed later
-/// would block this.
+/// would block the system call.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.
@@ -53,8 +53,8 @@ fn drop_all() {
 /// Fails if the kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
-    // The bounding set limits the capabilities that an executed program could gain. Reducing it fails without
-    // CAP_SETPCAP, but no_new_privs has the same effect.
+    // The bounding set limits the capabilities that an executed program could gain. Without CAP_SETPCAP, reducing it
+    // fails. This is harmless, because no_new_privs also prevents such a gain.
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }

@@ -311,7 +311,8 @@ fn timed_out_read_is_retransmitted_with_full_length() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 
-/// The response to a READ is lost. The NAKs for the packets after the READ all report that loss.
+/// The response to a READ is lost. Each NAK for a later packet implies that loss, but only the first one triggers a
+/// retransmission.
 #[test]
 fn naks_after_lost_read_trigger_one_retransmission() {
     let mut pair = Pair::new();

@@ -153,8 +153,8 @@ fn frame_is_retransmitted_in_full_after_rnr_nak() {
     assert_eq!(pair.a.engine.stats().recovery.retransmitted_packets, 4);
 }
 
-/// IBTA 9.7.7.2: beyond the credits, only a single packet may be outstanding. This probe is the packet that consumes a
-/// receive request.
+/// IBTA 9.7.7.2: once the credits are used up, only a single packet may be outstanding, as a probe. It is the packet
+/// that needs a new receive request, here the first of the message.
 #[test]
 fn probe_for_credits_is_sent_alone() {
     let mut pair = pair();

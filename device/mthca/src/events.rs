@@ -64,8 +64,8 @@ impl Resources {
     }
 }
 
-/// Raises an interrupt. The function has no INTx, which is optional (section 1.7). A driver that falls back to INTx
-/// does not receive interrupts.
+/// Raises an MSI-X interrupt. The device does not implement INTx, which is optional (section 1.7), so a driver that
+/// falls back to INTx receives no interrupts.
 fn interrupt_by(cx: &mut Context<'_>, interrupt: Interrupt) {
     match interrupt {
         Interrupt::MsiX(vector) => cx.interrupt(vector),

@@ -8,7 +8,7 @@
 //!
 //! # Spec
 //! The mthca interface is described in `protocol/interfaces/mthca.md`. Each file cites the sections that it implements.
-//! Section 12 defines the numbers that start with "T".
+//! Labels such as T41 refer to the traps listed in section 12.
 
 pub mod address;
 pub mod cmd;

@@ -41,7 +41,7 @@ struct Node {
     host: SimHost,
 }
 
-/// Numbers of requests that software has posted for a pair in its current life.
+/// Index of a pair's current life, and the number of requests that software has posted on each side during that life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,
@@ -655,7 +655,7 @@ fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {
     plan.pairs.iter().flat_map(|pair| &pair.ends).filter(move |end| end.node == node).map(|end| end.qpn)
 }
 
-/// Checks that no QP of an idle engine reports waiting for its turn to send.
+/// Checks that no QP of an idle engine claims to be waiting for its turn to send.
 fn check_wait_reasons(
     engine: &Engine,
     now: Instant,

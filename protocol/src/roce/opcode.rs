@@ -359,7 +359,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Returns the position of a packet that is the `first` or `last` one of its message, both, or neither.
+    /// Returns the position of a packet, given whether it is the first and whether it is the last of its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,

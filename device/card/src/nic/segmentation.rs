@@ -75,7 +75,7 @@ impl Segments {
     /// bytes. Returns whether this was the last segment.
     ///
     /// # Errors
-    /// Fails if `payload` fails or if the segment ends within its headers. On error, nothing is appended and the next
+    /// Fails if `payload` fails or truncates `out` to within the headers. On error, nothing is appended and the next
     /// call starts with the same segment.
     pub fn emit<E: From<HeaderError>>(
         &mut self,

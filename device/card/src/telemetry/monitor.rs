@@ -56,15 +56,15 @@ const MAX_QPS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ignored {
     pub count: u64,
-    /// Why the most recent of them was ignored.
+    /// Why the most recent doorbell or packet was ignored.
     pub last: Reason,
 }
 
-/// [`Ignored`] in the form shown to an operator. Each reason is given by its name ([`Reason::name`]).
+/// [`Ignored`] as shown to an operator, with the reason given by its [name](Reason::name).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IgnoredRow {
     pub count: u64,
-    /// Name of the reason why the most recent of them was ignored.
+    /// Name of the reason why the most recent doorbell or packet was ignored.
     pub last: String,
 }
 
@@ -145,7 +145,7 @@ impl Monitor {
         &self.doorbells
     }
 
-    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is the affected QP, if any. `fields` adds
+    /// Reports in the counters, trace and log that `what` was ignored. `qpn` is the affected QP, if any. `fields` adds
     /// fields to the trace record. For packets and frames, use [`Monitor::ignored_packet`] and
     /// [`Monitor::ignored_frame`], whose trace records are rate-limited.
     #[cold]
@@ -324,7 +324,7 @@ impl Monitor {
         self.strict = strict;
     }
 
-    /// Reports a driver violation in counters, trace and log. `what` describes it and its location.
+    /// Reports a driver violation in the counters, trace and log. `what` describes it and its location.
     pub fn violation(&mut self, rule: &'static Rule, what: fmt::Arguments<'_>) {
         let Rule { name, section, .. } = *rule;
         let seen = self.violations.entry(name).or_default();

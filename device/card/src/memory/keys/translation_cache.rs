@@ -24,8 +24,7 @@ use crate::memory::region::{Kind, MemoryRegion, Origin};
 /// one or two for its buffers.
 const ENTRIES: usize = 64;
 
-/// Number of cached list positions, a power of two. Each sequential transfer through a long list of keys
-/// needs one.
+/// Number of cached list positions, a power of two. Each sequential transfer through a long list of keys needs one.
 const LIST_CURSORS: usize = 8;
 
 /// Version number of a page table, unique in the process.
@@ -35,8 +34,8 @@ pub struct Generation(NonZeroU64);
 impl Generation {
     pub fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Relaxed ordering suffices, because a number is only compared on the thread that created it. The
-        // counter cannot wrap in practice.
+        // Relaxed ordering suffices, because a number is only compared on the thread that created it. The counter
+        // cannot wrap in practice.
         Self(NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX))
     }
 }
@@ -59,7 +58,7 @@ pub(in crate::memory) struct TlbEntry {
 
 impl TlbEntry {
     /// Creates an entry for `len` bytes of a region, starting at offset `first`. Returns `None` for windows, which are
-    /// not cached: access to them also depends on the QP.
+    /// not cached because access to them also depends on the QP.
     pub(in crate::memory) fn of(
         region: &MemoryRegion,
         first: u64,
@@ -99,8 +98,8 @@ impl TlbEntry {
     }
 }
 
-/// A position in a list of keys where a search can continue. Used only for lists whose entries have their own lengths.
-/// In a strided list, it is a position in the pattern, regardless of the repetition.
+/// A position in a list of keys where a search can continue. Used only for lists whose entries can differ in length. In
+/// a strided list, this is a position within the pattern and is the same for every repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
     /// Key that the list belongs to.
@@ -115,8 +114,8 @@ pub(in crate::memory) struct ListCursor {
 pub(super) struct TranslationCache {
     /// Entries, each with the value of `changes` when the entry was cached.
     slots: [Cell<Option<(u64, TlbEntry)>>; ENTRIES],
-    /// List positions, each with the value of `changes` when the position was cached, and with the generation
-    /// of the page table that contains the list.
+    /// List positions, each with the value of `changes` when the position was cached, and with the generation of the
+    /// page table that contains the list.
     cursors: [Cell<Option<(u64, Generation, ListCursor)>>; LIST_CURSORS],
     changes: u64,
 }

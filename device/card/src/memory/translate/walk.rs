@@ -173,7 +173,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
         Ok(Located { bus, before, room: mask + 1 - before, from_table: true, denied })
     }
 
-    /// Finds the entry that contains byte `linear` of a list whose entries have their own lengths. The search continues
+    /// Finds the entry that contains byte `linear` of a list whose entries can differ in length. The search continues
     /// from the latest known position before `linear`.
     fn search(
         &mut self,
