@@ -36,17 +36,17 @@ use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
 
 /// Maximum number of concurrent clients. When it is reached, a new client replaces the one that has been idle longest,
-/// if that is at least [`IDLE_LIMIT`]. Otherwise, the new client receives an error.
+/// provided that it has been idle for at least [`IDLE_LIMIT`]. Otherwise, the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
 /// Idle time after which a client can be replaced.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Maximum length of a request in bytes, including its line feed. The longest requests contain a
-/// configuration with thousands of devices.
+/// Maximum length of a request in bytes, including its line feed. The longest requests contain a configuration with
+/// thousands of devices.
 const MAX_REQUEST_LEN: u64 = 4 << 20;
 
-/// Size of the request buffer that a client keeps between requests.
+/// Maximum size of the request buffer that is kept for each client between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
 /// Pause after `accept` has failed, for example because no descriptors are left.
@@ -61,7 +61,7 @@ pub struct Service {
     pub configuration: Option<PathBuf>,
 }
 
-/// Serves clients until dropped. Requires a tokio runtime with I/O and time.
+/// Serves clients until dropped. Requires a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 /// Fails if the runtime cannot register the socket.
@@ -135,7 +135,8 @@ fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Disconnects the client that has been idle longest, if it has reached the idle limit. Returns whether it did so.
+/// Disconnects the client that has been idle longest, if it has reached the idle limit. Returns whether a client was
+/// disconnected.
 fn make_room(slots: &mut Vec<ClientSlot>) -> bool {
     let since = |slot: &ClientSlot| slot.idle.0.load(Ordering::Relaxed);
     let longest = (0..slots.len()).min_by_key(|index| since(&slots[*index]));
@@ -375,7 +376,7 @@ async fn change<T>(
 ) -> Result<T, RequestError> {
     let (answer, answered) = oneshot::channel();
     service.changes.send(change(answer)).await.map_err(|_| RequestError::Ending)?;
-    // No timeout is needed here: stopping a device has its own.
+    // No timeout is needed here, because stopping a device has its own.
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 

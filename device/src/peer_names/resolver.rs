@@ -55,7 +55,7 @@ impl Resolver {
     /// Creates a client that queries the configured name servers or, if there are none, the system's.
     ///
     /// # Errors
-    /// Fails if the system's configuration is invalid.
+    /// Fails if the system's configuration cannot be read or the client cannot be created.
     pub fn new(config: &DnsEntry) -> Result<Self, ResolverError> {
         let (config, mut options) = match config.servers.as_slice() {
             [] => system()?,
@@ -64,7 +64,7 @@ impl Resolver {
                 (ResolverConfig::from_parts(None, Vec::new(), servers), ResolverOpts::default())
             }
         };
-        // Disable caching here: the directory decides how long an answer stays valid.
+        // Disable caching here, because the directory decides how long an answer stays valid.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Always;
         // Without EDNS (RFC 6891), a UDP response has room for only about 30 addresses.
@@ -87,7 +87,7 @@ impl Resolver {
     /// Looks up the IPv4 or IPv6 addresses of a host.
     ///
     /// # Errors
-    /// Fails if no server has answered or a server has reported an error.
+    /// Fails if no server answers in time or if a server reports an error.
     pub(super) async fn addresses(&self, host: &str, ipv4: bool) -> Result<Answer<IpAddr>, LookupError> {
         let lookup = async {
             if ipv4 { self.client.ipv4_lookup(host).await } else { self.client.ipv6_lookup(host).await }
@@ -103,7 +103,7 @@ impl Resolver {
     /// Looks up the targets of a service.
     ///
     /// # Errors
-    /// Fails if no server has answered or a server has reported an error.
+    /// Fails if no server answers in time or if a server reports an error.
     pub(super) async fn targets(&self, service: &str) -> Result<Answer<Target>, LookupError> {
         answer(self.client.srv_lookup(service), |data| match data {
             // RFC 2782: the target "." means that the service is not available.
