@@ -1,4 +1,4 @@
-//! Example tests that use the fixture. As they boot guests, only the step `73-fixtures` of `ci/test` runs them.
+//! Example tests that use the fixture. Because they boot guests, only the `73-fixtures` step of `ci/test` runs them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use guest_tests::fixture::{Kind, Pair};
 
-/// One pair for all assertions: booting it takes most of the time.
+/// All assertions use the same pair, because booting it takes most of the time.
 #[test]
 fn pair_exchanges_messages_and_runs_programs() -> anyhow::Result<()> {
     let pair = Pair::boot(Kind::Mthca)?;

@@ -148,7 +148,7 @@ const WITHOUT: &[&str] = &[
     "udev",
 ];
 
-/// Directories that no program needs at run time, in addition to those returned by [`pruned`].
+/// Directories that no program needs at run time. [`pruned`] adds one whose path depends on the architecture.
 const PRUNED: &[&str] = &[
     "usr/share/bash-completion",
     "usr/share/doc",
@@ -213,7 +213,7 @@ pub(super) const IMAGE: &str = "image.ext4";
 
 /// Returns the system's cache entry, which contains the unpacked system in `root` and its image.
 pub(super) fn debian(cache: &Path, arch: Arch) -> Result<PathBuf> {
-    // Fetch the tools first: the cache is locked while an entry is created.
+    // Fetch the tools first, because the cache is locked while an entry is created.
     let foreign_tools = if arch == Arch::HOST { None } else { Some(tools(cache, arch)?) };
     cache::entry(cache, &entry_name(arch), |work| {
         let set = Set {
@@ -249,8 +249,8 @@ pub(super) fn tools(cache: &Path, guest: Arch) -> Result<PathBuf> {
     Ok(entry.join("root"))
 }
 
-/// Returns the directory that contains the Python interpreter for compiling the modules of the system `root`. If guests
-/// have this machine's architecture, `root` itself contains one that runs here.
+/// Returns the directory that contains the Python interpreter for compiling the Python modules of the system in `root`.
+/// If guests have this machine's architecture, `root` itself contains one that runs here.
 pub(super) fn with_python<'a>(arch: Arch, tools: &'a Path, root: &'a Path) -> &'a Path {
     if arch == Arch::HOST { root } else { tools }
 }

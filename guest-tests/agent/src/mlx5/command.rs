@@ -19,7 +19,7 @@ const INLINE: usize = 16;
 const BLOCK_DATA: usize = 512;
 /// Distance between mailbox blocks, in bytes.
 const STRIDE: usize = 1024;
-/// Number of blocks in each mailbox. They hold the page list of a region of 16 MiB.
+/// Number of blocks in each mailbox, enough for the page list of a 16 MiB region.
 const BLOCKS: usize = 72;
 /// Offset of the owner bit and the delivery status in a slot.
 const OWNER: usize = 0x3f;
@@ -103,7 +103,7 @@ impl Commands {
     /// Maximum number of pages that one command can give to the device or reclaim.
     pub(super) const MAX_PAGES: usize = BLOCKS * BLOCK_DATA / 8;
 
-    /// Writes the address of the command queue to the device.
+    /// Allocates the command queue and writes its address to the device.
     pub(super) fn start(device: &Device, arena: &mut Arena) -> Result<Self> {
         let slot = arena.alloc(1, PAGE)?;
         let mailboxes = arena.alloc(2 * BLOCKS * STRIDE / PAGE, PAGE)?;

@@ -15,11 +15,12 @@ use crate::error::bad_step;
 use crate::vfio::{Arena, Device, PAGE};
 use crate::wire::{ConnectMlx5Qps, CreateMlx5Qps, Remote};
 
-/// Address of the data region in work requests. It differs from every bus address, so that a confusion of the two fails.
+/// Address of the data region in work requests. It differs from every bus address, so that mixing up the two causes a
+/// failure.
 const DATA_VA: u64 = 0x7f00_0000_0000;
-/// Distance in bytes between doorbell records, so that each has its own cache line.
+/// Distance between doorbell records in bytes. Each record has its own cache line.
 const RECORD: usize = 64;
-/// Number of queue pairs that share a doorbell page. As with libmlx5, each has its own send register.
+/// Number of queue pairs that share a doorbell page. As in libmlx5, each has its own send register.
 const QPS_PER_UAR: u32 = 2;
 /// Log2 of the number of entries in the smallest completion queue, which fills a page.
 const LOG_MIN_CQ: u8 = 6;
@@ -45,7 +46,7 @@ pub(super) struct QueuePairs {
     recv_cqn: u32,
     uars: Vec<u32>,
     mkey: u32,
-    /// Number of sends that fit in a send queue. A receive queue has room for twice as many receives.
+    /// Maximum number of outstanding sends per queue pair. The limit for receives is twice as high.
     pub(super) depth: u32,
     /// Length of the data region in bytes. Messages are sent from its first half and arrive in its second half.
     data_len: usize,

@@ -11,7 +11,7 @@ use super::spec::{Form, InModifier, Inbox, Row, SECTION_2, UNSUPPORTED};
 
 /// An address that is not backed by memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// A value for the bits of an object number above the table's index mask.
+/// Rolling bits of an object number, which are those above the table's index mask.
 const ROLLING: u32 = 0x9c_0000;
 
 // These numbers are far above those that the agent uses and refer to the last page of each table.
@@ -374,7 +374,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script.good("op_modifier 2 (RTL)", modified(2, on(0x021, QPN)));
     script.good("op_modifier 3 ([D])", reset.clone());
 
-    // Start each attempt with RST2INIT: a field that is zero in a later command keeps the value that RST2INIT gave it.
+    // Start each attempt with RST2INIT, because a field that is zero in a later command keeps its earlier value.
     for (form, service) in [
         (Form::Bad("RC: MTU code 0"), service::RC),
         (Form::Bad("UC: MTU code 0"), service::UC),

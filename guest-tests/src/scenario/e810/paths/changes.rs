@@ -154,7 +154,7 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     let is_client = async {
         loop {
             for (station, is_client) in [(&mut *a, true), (&mut *b, false)] {
-                // List only live processes. An exited one remains in the list until it is reaped.
+                // List only live processes, because an exited one stays in the process table until it is reaped.
                 if station.sh("pgrep -r D,R,S -x rping || true").await?.is_empty() {
                     return anyhow::Ok(is_client);
                 }
@@ -169,7 +169,7 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Unloads both of guest `a`'s drivers. The running program must lose its device, its peer must be notified, and new
+/// Unloads both drivers of guest `a`. The running program must lose its device, its peer must be notified, and new
 /// connections must work once the drivers are loaded again.
 pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
