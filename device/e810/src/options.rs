@@ -24,7 +24,7 @@ pub struct Options {
     pub rdma: bool,
     /// Link speed that the device reports. It does not limit throughput.
     pub link_speed: LinkSpeed,
-    /// Limits of the RDMA objects.
+    /// Limits on RDMA objects.
     pub limits: Limits,
 }
 
@@ -87,7 +87,7 @@ impl TryFrom<u16> for MsixVectors {
     }
 }
 
-/// Speed that the link reports to the driver.
+/// Link speed that the device reports to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub enum LinkSpeed {
     /// 25 Gbit/s.

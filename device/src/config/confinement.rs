@@ -35,8 +35,8 @@ pub struct ConfinementEntry {
     /// Allow devices that are added at run time to use the UDP fabric. The UDP fabric is always allowed if a
     /// device in this file uses it.
     pub udp: bool,
-    /// Allow devices that are added at run time to specify peers by DNS name. This is always allowed if a device in
-    /// this file does. hcad can then also send DNS requests, over UDP and TCP.
+    /// Allow devices that are added at run time to specify peers by DNS name. DNS names are always allowed if a
+    /// device in this file uses one. If they are allowed, hcad can also send DNS requests over UDP and TCP.
     pub dns: bool,
 }
 
