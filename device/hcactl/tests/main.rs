@@ -85,7 +85,7 @@ fn silent_daemon_times_out() {
 }
 
 #[test]
-fn connecting_to_full_queue_times_out() {
+fn connecting_to_full_backlog_times_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");
     let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
