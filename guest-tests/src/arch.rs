@@ -83,8 +83,8 @@ impl Arch {
         match (self, accelerator) {
             // With graphics=off, the firmware and the boot loader use the serial port.
             (Self::Amd64, _) if boots_from_network => "q35,graphics=off".into(),
-            // Without a PIT, Linux calibrates the TSC against the HPET. On a busy host, calibrating an emulated TSC
-            // against the PIT can be off by a factor of ten. The guest's clock then runs up to ten times too fast.
+            // Without a PIT, Linux calibrates the TSC against the HPET. On a busy host, the calibration of an emulated
+            // TSC against the PIT can be off by a factor of ten. The guest's clock then runs up to ten times too fast.
             (Self::Amd64, Accelerator::Tcg) => "q35,pit=off".into(),
             (Self::Amd64, Accelerator::Kvm) => "q35".into(),
             // MSI-X requires a GICv3 and its ITS.

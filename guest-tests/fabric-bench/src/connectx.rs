@@ -1,5 +1,5 @@
-//! Benchmarks two connected ConnectX: message rate, the CPU time that the device and the driver use per message, and
-//! bandwidth.
+//! Benchmarks two connected ConnectX cards: message rate, the CPU time that the device and the driver use per message,
+//! and bandwidth.
 
 use agent::wire::{
     ConnectMlx5Qps, CreateMlx5Qps, DeviceSelector, OpenMlx5, ReceiveOverMlx5, Remote, SendOverMlx5,
@@ -44,9 +44,10 @@ impl Op {
 
 struct Bench {
     ends: [Endpoint; 2],
-    /// Memory of the far end that RDMA WRITEs go to.
+    /// Destination of RDMA WRITEs at the far end.
     destination: Remote,
-    /// Seed of the next run's messages. Each run sends different content, so that old content is not mistaken for new.
+    /// Seed of the most recent run's messages. Each run sends different content, so that old content is not mistaken
+    /// for new.
     seed: u64,
 }
 

@@ -30,7 +30,7 @@ pub enum Template {
     Ucx,
 }
 
-/// What a testbed consists of, selected by a kind of RDMA device or by a template.
+/// A choice of testbed: a kind of RDMA device, or a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Kind(Kind),

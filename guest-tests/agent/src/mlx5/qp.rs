@@ -29,7 +29,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// Index of a QP that does not need one.
+    /// User index for a QP that does not need one.
     pub(super) const NO_INDEX: u32 = NONE;
 }
 
@@ -68,7 +68,7 @@ impl QueuePair {
         const MTU_4096: u32 = 5 << 29;
         const LOG_MAX_MESSAGE: u32 = 30 << 24;
         const REMOTE_READ_AND_WRITE: u32 = 3 << 14;
-        // 0.01 ms. If the driver is late to post receives, the peer tries again soon.
+        // 0.01 ms, so that the peer retries soon if the driver is late to post receives.
         const RNR_TIMER: u32 = 1 << 24;
         // 268 ms, longer than the scheduling delays on a busy host.
         const ACK_TIMEOUT: u32 = 16 << 27;

@@ -90,8 +90,8 @@ impl Pair {
     async fn example(&mut self, transport: &Transport) -> Result<()> {
         let before = self.a.rdma_received().await?;
         let environment = environment(&mut self.a, transport).await?;
-        // Run the wheel's programs through the dynamic loader: they are not executable. They do not find the libraries
-        // in `.nixl_cu12.mesonpy.libs` on their own, so add that directory to the search path.
+        // The wheel's programs are not marked executable, so run them through the dynamic loader. Add
+        // `.nixl_cu12.mesonpy.libs` to the search path, since the programs do not find its libraries on their own.
         let line = format!(
             "{environment} LD_LIBRARY_PATH={FOLDER}/.nixl_cu12.mesonpy.libs /lib64/ld-linux-x86-64.so.2 \
              {FOLDER}/nixl_cu12.scripts/nixl_example UCX"

@@ -1,4 +1,4 @@
-//! Checks that strict mode does not report violations by the stock drivers, from loading to unloading.
+//! Checks that strict mode reports no violations while the stock drivers load, run and unload.
 
 use std::time::Duration;
 

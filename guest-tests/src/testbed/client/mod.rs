@@ -64,7 +64,7 @@ pub enum Command {
     /// machine. Its changes to files are discarded. Exits with the command's status, or with 125 if the lab itself
     /// failed.
     Here(Here),
-    /// Boot one guest of a testbed on several hosts, run a command in it, and stop it
+    /// Boot one guest of a testbed that spans several hosts, run a command in the guest, and stop it
     ///
     /// Run this command once per guest, for example as a Slurm job step. The command starts once all guests are ready.
     /// Exits with the command's status, with 143 if another guest failed first, or with 125 if the lab itself failed.

@@ -1,4 +1,4 @@
-//! `node` boots one guest of a testbed on several hosts and runs a command in it.
+//! `node` boots one guest of a testbed that spans several hosts and runs a command in the guest.
 
 use std::process::ExitCode;
 

@@ -131,7 +131,7 @@ impl Bench {
         self.stations.get_mut(side as usize).with_context(|| format!("there is no station {side:?}"))
     }
 
-    /// Loads a station's RDMA driver and connects it to the VLAN.
+    /// Loads a station's RDMA driver and adds the station to the VLAN.
     async fn open(&mut self, side: Side) -> Result<()> {
         let station = self.station(side)?;
         let device = station.device.clone();

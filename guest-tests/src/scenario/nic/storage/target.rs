@@ -149,7 +149,8 @@ impl Target {
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
         self.end(pair).await?;
-        // Do not attribute the messages that the server logs on a disconnect to the next protocol.
+        // Check the logs now, so that the server's messages about the disconnect are not attributed to the next
+        // protocol.
         self.judge(pair, self.protocol.loss).await
     }
 
@@ -158,7 +159,7 @@ impl Target {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
-    /// Writes all ranges, drops the caches, and checks both the data read back by the client and the data stored by the
+    /// Writes all parts, drops the caches, and checks both the data read back by the client and the data stored by the
     /// server. The data must have been transferred over RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;
