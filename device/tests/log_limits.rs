@@ -19,8 +19,8 @@ const COMMANDS: usize = 500;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Runs a guest that repeatedly reports a 4 KiB driver version. Returns the lines that the daemon logs, and the elapsed
-/// time in milliseconds.
+/// Runs a guest driver that repeatedly reports its version as a 4 KiB string. Returns the lines that the daemon logs,
+/// and the elapsed time in milliseconds.
 fn logged(format: &str) -> (Vec<String>, u64) {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket) = (folder.path().join("hcad.json"), folder.path().join("1.sock"));

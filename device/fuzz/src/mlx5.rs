@@ -1,4 +1,4 @@
-//! Fuzzes operations on the HCA that `mlx5_core` and `mlx5_ib` drive.
+//! Fuzzes operations on a ConnectX HCA.
 
 use card::frontend::Interface as _;
 use card::identity::Identity;
@@ -38,15 +38,16 @@ use super::input::Input;
 use super::machine::{Aim, LIDS, Machine};
 use super::{OPERATIONS, TURNS};
 
-/// Numbers of the first objects that a device creates.
+// Numbers that the device assigns to the first objects of each kind.
 const UAR: UarIndex = UarIndex::new(0x10);
-/// Second UAR page on a device with trapped doorbells and on one with mapped doorbells.
+/// The second UAR page, if doorbells are trapped.
 const TRAPPED: UarIndex = UarIndex::new(0x11);
+/// The second UAR page, if doorbells are mapped.
 const MAPPED: UarIndex = UarIndex::new(0x20);
 const EQN: Eqn = Eqn::new(1);
 const CQN: Cqn = Cqn::new(0x40);
 const PD: Pdn = Pdn::new(1);
-/// Numbers of an RC QP connected to itself and of QP1.
+/// QPNs of an RC QP that is connected to itself, and of QP1.
 const QPNS: [u32; 2] = [0x80, 0x81];
 const KEY: u32 = 0x801;
 /// An indirect key that UMRs can change.

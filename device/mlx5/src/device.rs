@@ -160,7 +160,7 @@ impl Mlx5 {
                 limited!(warn, command = name, %syndrome, "command rejected: {rejection}");
             }
         }
-        // Findings are not reported for a rejected command, which already returns an error status.
+        // Violations found in a rejected command are not reported, since the command already returns an error status.
         if let (Some(found), Ok(_)) = (checked, &result) {
             found.report(cx.monitor);
         }

@@ -2,7 +2,7 @@
 //!
 //! Software first updates a doorbell record in memory and then stores a doorbell with the same content. In a mapped
 //! page, that store just writes a word in memory. The device finds it later, or not at all if another queue's doorbell
-//! has overwritten it. From a 32-bit guest, which stores the word in two halves, the device may find only one. A word
+//! has overwritten it. A 32-bit guest stores the word in two halves, and the device may find only one of them. A word
 //! therefore shows only that its page has been used. The device first polls the doorbell record of the queue that the
 //! word names, then those of all queues on the page, in a polling round. The rest of the word is ignored.
 //!
@@ -59,7 +59,7 @@ impl Resources {
         }
     }
 
-    /// Continues the active rounds. Returns true if a round was active and another turn is needed.
+    /// Continues the active polling rounds. Returns whether a round was active, in which case another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.uar.is_active() {
             return false;

@@ -34,7 +34,7 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// Length of the longest pause. VMMs give up if they receive no reply within 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// How long a device still counts as moving data after an interval that moved data.
+/// How long a device still counts as moving data after an interval in which it moved data.
 const RECENT: Duration = Duration::from_millis(200);
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
@@ -152,9 +152,9 @@ impl ControlBudget {
         let interval = now.saturating_since(self.since).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Turns may have been preempted, so their elapsed times are used only as the ratio in which to divide the
-        // processor time. The processor time is capped at the duration of the turns, because the thread also polls and
-        // answers operator calls outside turns.
+        // Turns may have been preempted, so their elapsed times determine only how the processor time is divided
+        // between data and control work. The processor time is capped at the duration of the turns, because the thread
+        // also polls and answers operator calls outside turns.
         let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
         let (on_data, on_control) = (processor * data / turns, processor * control / turns);
         // Control work draws on the shared allowance only to the extent that it takes more time than moving data.
@@ -341,7 +341,7 @@ mod tests {
                 .paused
                 .map_or(longest, |(paused_since, _)| longest.max(now.saturating_since(paused_since)));
         }
-        // The device may use one tenth of the time, so a 10 ms period costs 100 ms.
+        // The device may use one tenth of the time, so a 10 ms period causes a pause of at most 100 ms.
         assert!((PERIOD..=PERIOD * 10).contains(&longest), "{longest:?}");
     }
 

@@ -1,4 +1,4 @@
-//! Records test driver sessions and replays them.
+//! Records the devices of test drivers and replays the recordings.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::cell::RefCell;
@@ -14,11 +14,11 @@ use crate::replay::{Next, Outcome, Report, play};
 use crate::telemetry::testing::Written;
 
 thread_local! {
-    /// The recordings of the guests that this thread has created since the session began.
+    /// The recordings of the guests that this thread has created in the current call of [`recorded`].
     static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
 }
 
-/// Returns a recorder for a new guest, if a session is running.
+/// Returns a recorder for a new guest. Returns `None` outside [`recorded`].
 pub fn record() -> Option<Recorder> {
     RECORDS.with_borrow_mut(|records| {
         let file = Written::default();

@@ -32,7 +32,7 @@ impl TranslationList {
         }
     }
 
-    /// Reads a list from whole units.
+    /// Parses a list that fills a whole number of units.
     pub(super) fn parse(mode: Option<AccessMode>, list: &[u8]) -> Self {
         match Self::new(mode) {
             Self::Pages(_) => {
@@ -129,7 +129,8 @@ impl TranslationList {
     }
 }
 
-/// Overwrites elements with `new`, starting at index `first`. If necessary, the vector first grows to `end` elements.
+/// Overwrites elements with `new`, starting at index `first`. If the vector has fewer than `end` elements, it is
+/// first extended with `empty`.
 fn replace<T: Copy>(all: &mut Vec<T>, first: usize, end: usize, empty: T, new: impl Iterator<Item = T>) {
     if all.len() < end {
         all.resize(end, empty);

@@ -20,7 +20,7 @@ pub struct Delivery {
 /// TIRs that receive a frame. The frame is dropped if there are none.
 pub type Deliveries = SmallVec<[Delivery; 1]>;
 
-/// State of the port that affects frames.
+/// Port state that affects the handling of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub is_up: bool,

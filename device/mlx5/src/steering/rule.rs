@@ -219,7 +219,7 @@ impl Rule {
         })
     }
 
-    /// Returns the TIRs used by the rule. References to tables and counters are counted in `Steering` instead.
+    /// Returns the TIRs that the rule references. `Steering` itself counts references to tables and counters.
     pub fn uses(&self) -> Used {
         self.tirs().map(|tirn| Object::Tir(tirn.get())).collect()
     }

@@ -75,7 +75,7 @@ fn enable_roce(driver: &mut Driver, enable: bool) {
 /// Index of the GID used by the tests.
 const INDEX: u16 = 3;
 
-/// Creates a program on a device with an Ethernet port. RoCE is enabled, and the port has a single GID.
+/// Creates a [`User`] on a device with an Ethernet port. RoCE is enabled, and the port has a single GID.
 fn user(lid: u16, vlan: Option<u16>) -> User {
     let mut user = User::with(lid, Options::default());
     user.ok(&Command::SetRoceAddress(SetRoceAddress { index: INDEX, entry: entry(lid, vlan) }));

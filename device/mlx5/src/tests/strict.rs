@@ -27,7 +27,7 @@ const RING: u64 = 0x60_0000;
 /// Doorbell records that no queue uses yet.
 const UNUSED_RECORD: Iova = Iova::new(RECORD.get() + 0x100);
 
-/// Creates a program on an HCA in strict mode. The program has no QP yet.
+/// Creates a [`User`] without a QP, on an HCA in strict mode.
 fn program(lid: u16) -> User {
     let mut user = User::new(lid);
     user.hca.set_strict(true);

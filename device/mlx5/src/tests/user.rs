@@ -97,7 +97,7 @@ fn data_bus(offset: u64) -> u64 {
 }
 
 impl User {
-    /// Creates a program without a QP, on an HCA with LID `lid`.
+    /// Creates a [`User`] without a QP, on an HCA with LID `lid`.
     pub(super) fn new(lid: u16) -> Self {
         Self::with(lid, infiniband())
     }
@@ -106,15 +106,15 @@ impl User {
         Self::of(powered_on_with(lid, options), |_, eq_uar| eq_uar)
     }
 
-    /// Creates a program with a mapped UAR page, where doorbells do not trap.
+    /// Creates a [`User`] with a mapped UAR page, where doorbells do not trap.
     pub(super) fn mapped(lid: u16) -> Self {
         let mut driver = powered_on_with(lid, infiniband());
         driver.map_doorbells();
         Self::of(driver, |driver, _| driver.alloc_uar())
     }
 
-    /// Creates a program on a device that has been powered on. `uar` returns the program's UAR page, given the EQs'
-    /// page.
+    /// Creates a [`User`] on a device that has been powered on. `uar` receives the EQs' UAR page and returns the
+    /// program's.
     fn of(mut driver: Driver, uar: impl FnOnce(&mut Driver, UarIndex) -> UarIndex) -> Self {
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));

@@ -44,7 +44,7 @@ fn initialised_with(limits: &str) -> Driver {
     driver
 }
 
-/// Creates a program on an HCA with LID 1 and the given limits. Its QP is in RESET.
+/// Creates a [`User`] on an HCA with LID 1 and the given limits. Its QP is in RESET.
 fn user_with(limits: &str) -> User {
     User::of(powered_on_with(1, options(limits)))
 }
@@ -279,7 +279,8 @@ fn pkey_index_limit_is_enforced() {
     driver.ok(INIT2RTR, &with(31), OTHER);
 }
 
-/// The driver checks this index. The device does not use it: the source address of a packet comes from the port.
+/// The driver checks this index. The device does not use it, since the source address of a packet comes from the
+/// port.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut driver = initialised_with(r#"{"max_gids": 8}"#);

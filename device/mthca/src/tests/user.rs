@@ -125,12 +125,12 @@ pub(super) const fn record(index: u32) -> u64 {
 }
 
 impl User {
-    /// Creates a program on an HCA with LID `lid`. Its QP is in RESET.
+    /// Creates a [`User`] on an HCA with LID `lid`. Its QP is in RESET.
     pub(super) fn new(lid: u16) -> Self {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// Creates a program on a device that has just been powered on.
+    /// Creates a [`User`] on a device that has just been powered on.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
