@@ -102,7 +102,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// Returns a driver with a CQ and with an EQ for the CQ's events.
+/// Returns a driver with a CQ and an EQ for the CQ's events.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();
@@ -125,8 +125,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for entries at or after `consumer`. The CQ is empty, so any consumer index other than 0 triggers an
-/// event immediately.
+/// Arms the CQ with consumer index `consumer`. The producer index of the empty CQ is 0. With any other consumer index,
+/// the CQ appears to have unread entries, and the event is raised immediately.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -143,7 +143,7 @@ fn wait_for_event(driver: &mut Driver<Vmm>, number: u64) {
 }
 
 #[test]
-fn idle_device_detects_mapped_doorbell() {
+fn idle_device_detects_write_to_mapped_doorbell() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     for (number, pause) in [0, 0, 3, 30, 300, 1200].into_iter().enumerate() {
@@ -196,7 +196,7 @@ fn recording_with_mapped_doorbells_can_be_replayed() {
     assert!(replay.status.success() && text.contains("no differences"), "{text}");
 }
 
-/// The registers, the MSI-X structures and the UAR pages of EQs are at the start of the BAR, and must trap.
+/// The start of the BAR holds the registers, the MSI-X structures and the UAR pages of EQs. Accesses to it must trap.
 #[test]
 fn connectx_maps_only_part_of_its_bar() {
     let (folder, command) = daemon(&json!({ "connectx": {} }), &[]);

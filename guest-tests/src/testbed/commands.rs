@@ -123,8 +123,8 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. On drop, the port is freed if its command has exited or was never started. Otherwise, its state
-/// is unknown, and it is closed.
+/// An allocated port. On drop, the port is freed if its command has exited or was never started. Otherwise, the port's
+/// state is unknown and it is closed.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -184,11 +184,11 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // When the command exits, a partially read frame is lost, but no longer needed.
+            // A frame that is only partly read when the command exits is lost, but it is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // Ignore a second start: the command is already running.
+            // Ignore a second start, since the command is already running.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {

@@ -41,7 +41,7 @@ impl Traffic {
         self.multicast_packets += u64::from(is_for_group(frame));
     }
 
-    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own.
+    /// Counts each packet of a segmentation-offloaded frame as if it had a frame of its own.
     pub(super) fn count_segments(&mut self, frame: &[u8], packet: &Packet<'_>, mtu: Mtu) {
         for segment in packet.segments(mtu) {
             self.packets += 1;
@@ -69,7 +69,7 @@ pub struct PortStats {
     pub roce: u64,
     /// RoCE packets sent to the fabric.
     pub transmit: Traffic,
-    /// Delivered RoCE packets from the fabric.
+    /// RoCE packets from the fabric that were delivered.
     pub receive: Traffic,
     /// NIC frames sent to the fabric.
     pub nic_transmit: Traffic,

@@ -66,7 +66,8 @@ fn ordinary(
     /// supports neither.
     const FLAGS: usize = 11;
     const KNOWN_FLAGS: u8 = 0x3f;
-    /// Offset of the rate in an address vector. Section 12, T45: not checked, as libmthca may write any value here.
+    /// Offset of the rate in an address vector. The rate is not checked, as libmthca may write any value here (section
+    /// 12, T45).
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
         found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} must be set"));
@@ -179,8 +180,8 @@ pub(in super::super) fn shared_wqe(
     found
 }
 
-/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots that fetched requests
-/// still use.
+/// Reports an overrun if more requests are posted than the queue has room for. `others` is the number of unavailable
+/// slots: those still occupied by fetched requests and, in an SRQ, the one that must remain unused.
 fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, found: &mut Findings) {
     const OLDER: u16 = 1 << 15;
     let waiting = record.posted().wrapping_sub(taken);

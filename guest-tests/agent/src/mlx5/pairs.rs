@@ -61,7 +61,7 @@ impl QueuePairs {
         step: &CreateMlx5Qps,
     ) -> Result<Self> {
         ensure!(step.count > 0 && step.depth > 0, bad_step("no queue pairs or no outstanding messages"));
-        // All outstanding messages may complete before the driver polls.
+        // A completion queue needs room for all outstanding messages, since they may complete before the driver polls.
         let receives = step.depth.checked_mul(2).and_then(|receives| receives.checked_mul(step.count));
         let log_cq = receives.map_or(u8::MAX, log2_at_least).max(LOG_MIN_CQ);
         let log_sends = log2_at_least(step.depth);
@@ -137,13 +137,13 @@ impl QueuePairs {
         Segment { key: self.key(), address: DATA_VA, len }
     }
 
-    /// Returns the memory that all messages of `len` bytes are received in.
+    /// Returns the memory that all messages of `len` bytes arrive in.
     pub(super) fn destination(&self, len: u32) -> Segment {
         let Remote { va, rkey } = self.remote();
         Segment { key: rkey, address: va, len }
     }
 
-    /// Returns the same memory as it appears in the peer's RDMA WRITEs.
+    /// Returns the address and rkey of the memory that messages arrive in, for the peer's RDMA WRITEs.
     pub(super) const fn remote(&self) -> Remote {
         Remote { va: DATA_VA + self.data_len as u64 / 2, rkey: self.key() }
     }
@@ -153,7 +153,7 @@ impl QueuePairs {
     }
 }
 
-/// Registers the data as a region of 4 KiB pages, like the memory of a program. Returns the number of the key.
+/// Registers the data as a region of 4 KiB pages, as a program's memory would be. Returns the mkey index.
 fn create_region(function: &mut Function<'_>, pd: u32, (offset, len): (usize, usize)) -> Result<u32> {
     const PAGE_LIST: u32 = 1 << 8;
     const PAGES_PER_UNIT: usize = 2;
@@ -174,7 +174,7 @@ fn create_region(function: &mut Function<'_>, pd: u32, (offset, len): (usize, us
 /// Returns log2 of the smallest power of two that is at least `count`.
 fn log2_at_least(count: u32) -> u8 {
     let log = u32::BITS - count.saturating_sub(1).leading_zeros();
-    // At most 32.
+    // The result is at most 32, so the conversion cannot fail.
     u8::try_from(log).unwrap_or(u8::MAX)
 }
 

@@ -26,10 +26,10 @@ pub enum RecvStyle {
     /// Sets the V bit, which is cleared when the slot is consumed. The user library uses this format.
     #[default]
     Valid,
-    /// Like [`Self::Valid`], but the list has no terminator. The user library uses this format for lists of
+    /// Like [`Self::Valid`], but the scatter list has no terminator. The user library uses this format for lists of
     /// `max_recv_sge` elements.
     Unterminated,
-    /// Links all slots and terminates the list with lkey 100h. The kernel driver uses this format.
+    /// Links all slots and terminates the scatter list with lkey 100h. The kernel driver uses this format.
     Terminated,
 }
 
@@ -58,7 +58,7 @@ pub struct CreateQp {
     pub recv_style: RecvStyle,
     /// UAR page for the doorbells.
     pub uar_page: u16,
-    /// Value of the bits of the QP number above the table's index mask.
+    /// Value of those QP number bits that are above the table's index mask.
     pub high_bits: u32,
 }
 

@@ -56,8 +56,8 @@ impl<'a> NameServer<'a> {
         self.set(numbers, line)
     }
 
-    /// Makes the [`SERVICE`] targets of the hosts in `numbers` resolve to their IPv6 addresses. Other names have no
-    /// address.
+    /// Makes the [`SERVICE`] target of each host in `numbers` resolve to the host's IPv6 address. Removes all other
+    /// address records.
     pub(super) fn set_ipv6(&self, numbers: &[u8]) -> Result<()> {
         let line =
             |text: &mut String, number: &u8| writeln!(text, "{} {}", site::ipv6(*number), target(*number));

@@ -125,7 +125,7 @@ impl Pair {
         }
     }
 
-    /// Returns the paths of both devices' files. They are complete once the daemons have exited.
+    /// Returns the paths of both devices' recordings and traces. The files are complete once the daemons have exited.
     pub(super) fn files(&self) -> [Files; 2] {
         self.daemons().map(|daemon| Files { record: daemon.record(), trace: daemon.trace() })
     }

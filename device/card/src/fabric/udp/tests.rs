@@ -6,7 +6,7 @@ use super::*;
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const C: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
-/// MAC of HCAs in tests where its value does not matter.
+/// MAC of every HCA in tests that do not depend on it.
 const OWN: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 fn localhost() -> SocketAddr {
@@ -105,7 +105,7 @@ fn frames_to_learned_mac_are_not_flooded() {
 }
 
 #[test]
-fn unknown_senders_and_bad_lengths_are_dropped() {
+fn frames_with_unknown_sender_or_bad_length_are_dropped() {
     let [a, mut b] = mesh();
     let stranger = UdpSocket::bind(localhost()).unwrap();
     stranger.send_to(&[0; 64], b.local_addr().unwrap()).unwrap();
@@ -385,7 +385,7 @@ fn forged_acceptance_is_ignored() {
     for (fabric, own) in [(&mut a, A), (&mut c, C)] {
         fabric.own = own;
     }
-    // The frames go only to B.
+    // Learn B's MAC, so that the frames are not flooded to C.
     let now = a.now();
     a.switch.admit(now, B, b.local_addr().unwrap()).unwrap();
     send_writes(&mut a);
