@@ -57,9 +57,9 @@ pub struct QueueOptions {
     /// writes the rest of the WQE. With this option, the device uses a receive WQE only when it is complete. To detect
     /// this, RST2INIT marks all slots as not written. Software may post receives as soon as the QP is in INIT (J-50).
     pub rq_valid_bit: bool,
-    /// J-21: write no completion for a send WQE without the signalled bit, unless the WQE fails. Do not use this option
-    /// with the public driver. Its kernel consumers never set the bit, and the driver does not report to the device
-    /// whether all of a QP's requests are signalled (`sq_sig_all`).
+    /// J-21: do not write a completion for a send WQE without the signalled bit, unless the WQE fails. Do not use this
+    /// option with the public driver. Its kernel consumers never set the bit, and the driver does not report to the
+    /// device whether all of a QP's requests are signalled (`sq_sig_all`).
     pub honour_c: bool,
     /// Use the MAC and IP addresses in the ud unit of a send WQE. Disable this for the public user library, which
     /// leaves stale data in these fields.
@@ -113,8 +113,8 @@ pub struct Options {
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,
-    /// J-47: operations that peers may use on connected QPs, in addition to the rights of the memory region. A QPC
-    /// has no field for ACCESS_FLAGS.
+    /// J-47: operations that peers may perform on connected QPs. The memory region must permit them too. A QPC has no
+    /// field for ACCESS_FLAGS.
     pub qp_access: QpAccess,
     /// J-47: maximum number of outstanding READs and atomics of a QP as requester, 1 to 16. A QPC has no
     /// field for MAX_QP_RD_ATOMIC.

@@ -76,7 +76,7 @@ pub struct LimitsEntry {
     pub max_gids: Count<3, 5>,
     /// Number of P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it loads.
     pub max_pkeys: Count<5, 6>,
-    /// Size of BAR2, which holds the UAR pages, in MiB, 1 to 2^3.
+    /// Size of BAR2 (the UAR pages) in MiB, 1 to 2^3.
     pub uar_mib: Count<0, 3>,
     /// Maximum number of gather list elements per send WQE, 4 to 30.
     #[schemars(range(min = 4, max = 30))]
