@@ -29,8 +29,8 @@ use crate::vm::{self, Image, Vm};
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Timeout from the start of QEMU to the agent's first response. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Kernel arguments of every guest. Only warnings go to the console, which is a slow emulated serial line. Mitigations
-/// serve no purpose here and are expensive under emulation.
+/// Kernel arguments of every guest. Only warnings and errors go to the console, which is a slow emulated serial line.
+/// Mitigations serve no purpose here and are expensive under emulation.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off";
 /// Modules needed by a guest for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
@@ -86,9 +86,9 @@ pub struct Guest<'a> {
     pub crash_memory_mib: u32,
     /// Minimum number of virtual CPUs, regardless of the user's choice.
     pub least_cpus: u32,
-    /// Minimum memory, in MiB, regardless of the user's choice.
+    /// Minimum memory in MiB, regardless of the user's choice.
     pub least_memory_mib: u32,
-    /// Memory, in MiB, instead of the user's choice.
+    /// Memory in MiB, overriding the user's choice and `least_memory_mib`.
     pub memory_mib: Option<u32>,
     /// Boot loader for a network boot. It fetches the files created by [`Lab::boot_files`].
     pub boot_loader: Option<PathBuf>,
@@ -157,8 +157,8 @@ impl Lab {
         })
     }
 
-    /// Returns a lab for guests of the given architecture with Debian's kernel. The runs have their own directory. The
-    /// user's daemon is used, but not the user's kernel or other guest components.
+    /// Returns a lab for guests of the given architecture with Debian's kernel. It keeps its runs in a separate
+    /// directory. It uses the user's daemon, but not the user's kernel or other guest components.
     ///
     /// # Errors
     /// Fails if a part cannot be fetched.

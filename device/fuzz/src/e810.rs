@@ -57,8 +57,8 @@ const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
 /// EtherType for local experiments, IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Address of a page that the device may only read. The page lies directly after guest memory and maps the middle page
-/// of a sealed file.
+/// Address of a page that the device may read but not write. The page lies directly after guest memory and maps the
+/// middle page of a sealed file.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;

@@ -140,8 +140,8 @@ impl Resources {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
-        // The list of changed QPs is not needed. Contexts are not written back, but updated from the engine when
-        // software queries them.
+        // Discard the list of changed QPs. Contexts are not written back on a change. They are updated from the engine
+        // when software queries them.
         while cx.engine.poll_dirty().is_some() {}
         self.poll_rounds(cx)
     }
@@ -170,7 +170,7 @@ impl Resources {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
-        // Cannot fail: every QP in the table exists in the engine.
+        // This cannot fail, since every QP in the table exists in the engine.
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 }

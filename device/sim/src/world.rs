@@ -62,7 +62,7 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as one completes.
     reposts_immediately: bool,
-    /// Random source for injected READs and merged packets. It is separate so that these do not change a seed's plan or
+    /// Random source for injected READs and merged packets. It is separate so that they do not change a seed's plan or
     /// network faults.
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
@@ -87,7 +87,7 @@ pub struct Report {
     pub engines: [Stats; NODES],
     /// Number of send requests posted.
     pub requests: usize,
-    /// Number of frames that arrived with several packets.
+    /// Number of frames received that carried several packets.
     pub merged: u64,
 }
 
@@ -364,8 +364,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random, since a requester
-    /// may divide a message differently when it retries.
+    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random, as a requester may
+    /// divide a message into frames differently when it retries.
     fn packets_in_arrival(&mut self, frames: &[(usize, RoceFrame<'_>)]) -> usize {
         match mergeable(frames) {
             most if most > 1 && self.merges => self.stale.random_range(1..=most),

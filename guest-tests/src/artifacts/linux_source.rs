@@ -31,7 +31,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
 pub(super) struct Source {
     pub(super) package: String,
     pub(super) suite: Suite,
-    /// Release of the kernel.
+    /// Kernel release, as printed by `uname -r`.
     release: String,
 }
 
@@ -53,7 +53,7 @@ impl Source {
         Ok(Self { package: format!("linux-source-{version}"), suite: *suite, release })
     }
 
-    /// Unpacks directories of the sources into `to`, stripping the first `parents` components from their paths.
+    /// Unpacks the source directories `folders` into `to`, stripping the first `parents` components from their paths.
     ///
     /// # Errors
     /// Fails if the package cannot be fetched or lacks a directory.

@@ -38,13 +38,13 @@ pub(super) struct Flight {
     /// PSN of the newest sequence NAK since a packet was last acknowledged. Another NAK for the same PSN does not
     /// justify a retry.
     last_nak_psn: Option<u32>,
-    /// Number of times that the oldest unacknowledged packet has been sent. An RNR NAK resets the number to 0.
+    /// Number of times the oldest unacknowledged packet has been sent. An RNR NAK resets the number to 0.
     transmissions: u32,
-    /// Number of retries since the last acknowledgement or RNR NAK, as a range because the model cannot always
+    /// Number of retries since the last acknowledgement or RNR NAK. It is a range because the model cannot always
     /// determine the exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the cause of the next retry may be older than the last acknowledgement. If so, the requester may have
-    /// counted the retry before the acknowledgement reset the retry count.
+    /// Whether the next retry may already have been due when the last acknowledgement arrived. If so, the requester may
+    /// have counted it before the acknowledgement reset the retry count.
     retry_optional: bool,
     rnr_until: Option<Instant>,
     /// Number of RNR NAKs since a packet was last acknowledged.
@@ -233,7 +233,7 @@ impl Flight {
                     self.progress(now, before, overdue);
                     if self.unacked == psn && self.rnr_until.is_none() {
                         self.rnr_until = Some(now + RnrTimer::new(timer).duration());
-                        // Earlier losses do not count, as the responder is alive.
+                        // Earlier losses do not count towards the retry limit, as the responder is alive.
                         (self.timer_from, self.transmissions, self.retries) = (None, 0, 0..=0);
                         self.rnr_naks += 1;
                     }

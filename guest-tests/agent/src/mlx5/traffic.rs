@@ -1,5 +1,5 @@
-//! Messages between two functions: sends on one side, receives on the other. Only the loops in this file run while
-//! messages are measured, so they allocate no memory and write WQEs that were built before.
+//! Messages that one function sends and another receives. Only the loops in this file run while messages are measured.
+//! They do not allocate memory, and they write WQEs that were built in advance.
 
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -44,7 +44,7 @@ impl Mlx5 {
     }
 
     /// Sends messages on several queue pairs. When a message completes, its queue pair posts the next batch if there is
-    /// room for a full one.
+    /// room for all of it.
     pub(crate) fn send_over(&mut self, step: &SendOverMlx5) -> Result<Mlx5Streamed> {
         self.halves(step.len)?;
         let mut content = vec![0; step.len as usize];
@@ -157,7 +157,7 @@ impl Flow {
         Self { qpn, next, posted: 0, completed: 0 }
     }
 
-    /// Posts full batches while there is room for them. Returns the number of messages posted.
+    /// Posts batches while there is room for a whole one. Returns the number of messages posted.
     fn pump(
         &mut self,
         (device, arena): (&Device, &Arena),
@@ -198,8 +198,8 @@ impl Flow {
     }
 }
 
-/// Polls `left` completions. `handle` accounts for a completion and returns the number of messages that it has posted.
-/// `outstanding` is the number of messages posted before.
+/// Polls for `left` completions. `handle` accounts for a completion and returns the number of messages that it has
+/// posted. `outstanding` is the number of messages already posted.
 fn poll(
     arena: &Arena,
     completions: &mut Completions,

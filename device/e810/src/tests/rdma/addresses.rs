@@ -83,7 +83,7 @@ fn connection_drops_packets_to_other_addresses() {
 }
 
 #[test]
-fn connection_to_own_device_works() {
+fn qp_connected_to_itself_receives_its_own_send() {
     let mut driver = opened(1);
     let context = QpContext { destination_ip: ip(1), send_psn: Psn::new(0x2000), ..context(1) };
     driver.set_neighbour(2, mac(1));

@@ -1,5 +1,4 @@
-//! Header fields that the HCA ignores, and those that make it drop the packet and increment the counter for that
-//! reason.
+//! Header fields that the HCA ignores, and those that make it drop the packet and count the drop by reason.
 
 use anyhow::{Result, ensure};
 
