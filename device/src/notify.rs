@@ -36,7 +36,8 @@ impl Notify {
             Some(name) if !name.is_empty() => Some(connect(&name)?),
             _ => None,
         };
-        // WATCHDOG_PID differs if the watchdog was set up for a parent process that did not clear the variables.
+        // WATCHDOG_PID is not this process's PID if the watchdog was set up for a parent that did not clear the
+        // variables.
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let micros = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
         let watchdog = micros.filter(|micros| is_ours && *micros > 0).map(Duration::from_micros);

@@ -1,5 +1,5 @@
-//! Tests of the programs and the documentation. They form a single test program, since every test program links the
-//! whole crate. Only `scale`, which measures its own memory use, is separate.
+//! Tests of the programs and the documentation. They form a single test binary, because each test binary would link the
+//! whole crate again. Only `scale`, which measures its own memory use, is separate.
 
 mod book;
 mod cli;

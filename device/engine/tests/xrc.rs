@@ -672,7 +672,7 @@ fn xrc_packets_are_counted_under_xrc_opcodes() {
     assert_eq!(sent, ["XRC RDMA WRITE First", "XRC RDMA WRITE Middle", "XRC RDMA WRITE Last"].map(name));
     let received: Vec<_> = pair.a.engine.stats().received_opcodes.iter().collect();
     assert_eq!(received, [("XRC Acknowledge".to_owned(), 1)]);
-    // Sum of IPv4, UDP, BTH, XRCETH and ICRC of each packet, the RETH of the first packet, and the payload.
+    // IPv4, UDP, BTH, XRCETH and ICRC of three packets, plus the RETH of the first packet and the payload.
     let bytes = 3 * (20 + 8 + 12 + 4 + 4) + 16 + 600;
     assert_eq!(pair.b.engine.stats().received_ip.v4.octets, bytes);
 }

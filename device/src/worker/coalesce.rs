@@ -7,11 +7,11 @@
 //! coalesces interrupts.
 //!
 //! Coalescing would only slow down a request-response load, but the thread cannot distinguish such a load from one that
-//! benefits: both consist of single messages with short sleeps in between. It therefore runs a trial. After many short
-//! sleeps with few messages each, the thread coalesces a few times. It ends the trial early if almost nothing
-//! accumulates, and otherwise compares the message rates. If coalescing is not faster, the next trial is delayed, and
-//! each failed trial doubles the delay. If it is faster, the rates are compared again every second, because the load
-//! may change.
+//! benefits. Both consist of single messages with short sleeps in between. The thread therefore runs a trial. After
+//! many short sleeps with few messages each, the thread coalesces a few times. It ends the trial early if almost
+//! nothing accumulates, and otherwise compares the message rates. If coalescing is not faster, the next trial is
+//! delayed, and each failed trial doubles the delay. If it is faster, the rates are compared again every second,
+//! because the load may change.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use engine::Instant;
 /// Number of sleeps over which the message rate without coalescing is measured.
 const PLAIN_SLEEPS: u32 = 256;
 
-/// Longest average sleep to try coalescing for. If sleeps are longer, wake-ups are rare enough already.
+/// Longest average sleep for which coalescing is tried. If sleeps are longer, wake-ups are rare enough already.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that handles more messages than this per wake-up, on average, does not need coalescing.

@@ -9,7 +9,7 @@
 //! - A request packet triggers at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
 //! - The responses to a READ carry only the requested bytes and are sent only if the key permits the access. If a READ
 //!   is repeated while its responses are being sent, they restart instead of being sent twice.
-//! - Datagrams and packets that no QP accepts are never replied to.
+//! - Datagrams are never answered, nor are packets that no QP accepts.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
@@ -269,7 +269,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never triggers a NAK: it may be forged or a late copy.
+                // A duplicate never triggers a NAK, because it may be forged or a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::{Daemon, counters};
 
-/// Maximum number of queue pairs polled per device. It limits the load on the device: each page of queue pairs takes
-/// one iteration of its event loop.
+/// Maximum number of queue pairs polled per device. It limits the load on the device, whose event loop spends one
+/// iteration on each page of queue pairs.
 const MAX_QPS: usize = 1024;
 
 /// Counters obtained from one poll.
@@ -18,7 +18,7 @@ pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
     qps: Vec<(u16, QpRow)>,
-    /// Whether a device has at least [`MAX_QPS`] queue pairs, so some may be missing.
+    /// Whether a device has at least [`MAX_QPS`] queue pairs, in which case some may be missing.
     pub(super) truncated: bool,
 }
 

@@ -24,7 +24,7 @@ use engine::{
 /// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Counts of the requests posted to a queue and completed.
+/// Counts of the posted and completed requests of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
@@ -54,8 +54,8 @@ pub(super) struct Side {
     established: bool,
     /// Whether software has moved the QP to ERR or RESET, after which the QP must not send.
     muted: bool,
-    /// When requests between this side and its peer may first go unanswered, because the network stopped delivering
-    /// packets or the QP entered ERR or RESET.
+    /// Time from which requests between this side and its peer may go unanswered, because the network has stopped
+    /// delivering packets or the QP has entered ERR or RESET.
     pub(super) unreachable_since: Option<Instant>,
     pub(super) shared: bool,
     /// The request that the side has fetched from the shared queue.
@@ -422,7 +422,7 @@ impl Checker<'_> {
             let ops = &self.ops(id)[..side.sends.posted];
             let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
             let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
-            // The engine may have consumed the NOPs that follow and fetched one more request without starting it.
+            // From `begun` on, the engine may have consumed NOPs and fetched one more request without starting it.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
             ensure!(taken[0] <= most, "{} send requests were fetched (maximum {most})", taken[0]);

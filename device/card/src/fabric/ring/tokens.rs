@@ -1,7 +1,8 @@
 //! Tokens prove that a message comes from the member named as its sender.
 //!
-//! A token is sent to the socket named after a MAC, which only the listening process can read. A message that repeats
-//! the token comes from that process, regardless of what other ring members claim.
+//! A token is sent to the socket that is named after the member's MAC. Only the process that listens on this socket can
+//! read the token. A message that repeats the token comes from that process, regardless of what other ring members
+//! claim.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -20,7 +21,7 @@ const MAX: usize = 512;
 pub(super) struct Token(NonZeroU64);
 
 impl Token {
-    /// Creates a token. Returns `None` for 0, which means no token.
+    /// Creates a token from a number. Returns `None` for 0, which stands for a missing token in messages.
     pub(super) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -62,7 +63,7 @@ impl Tokens {
     }
 
     /// Invalidates the token that established a link, and all earlier tokens of the same member. Later tokens stay
-    /// valid: they were already in flight when the link was established.
+    /// valid, because they were already in flight when the link was established.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };

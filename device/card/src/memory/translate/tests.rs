@@ -95,7 +95,7 @@ fn noncontiguous_pages_split_range() {
 }
 
 #[test]
-fn missing_page_fails_only_accesses_to_it() {
+fn missing_page_affects_only_accesses_to_it() {
     let (keys, mut pages) = published();
     pages.0.remove(&0x11);
     assert!(segments(&keys, &pages, at(0x7f00_1234_5678), 0x988).is_ok());

@@ -23,8 +23,8 @@ use crate::log_line;
 /// Maximum number of clients waiting to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How long to wait for directory locks, in total, within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly.
-/// A lock that is held longer is ignored, because any user can lock a shared directory.
+/// Maximum total time to wait for directory locks within a [`LOCK_WINDOW`]. Other daemons hold such a lock only
+/// briefly. A lock that is held longer is ignored, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period after which the full [`LOCK_TIMEOUT`] is available again. Start-up takes less time, even with many devices.
@@ -271,7 +271,7 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
 }
 
 /// Binds the socket with file mode `mode` by setting the umask, since a sandboxed process cannot change modes. The
-/// umask applies to all threads, but it can only remove permissions, so private files that other threads create in the
+/// umask applies to all threads, but it can only remove permissions. Private files that other threads create in the
 /// meantime stay private.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());

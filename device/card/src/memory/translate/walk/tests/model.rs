@@ -6,7 +6,7 @@ use super::*;
 
 /// Number of keys in the model. Keys are numbered from 1.
 const KEYS: u32 = 7;
-/// Number of list entries in the model, and also of page table entries.
+/// Number of entries in each of the model's tables: key ranges, patterns and pages.
 const ENTRIES: u64 = 12;
 /// Size of the model's guest memory in bytes.
 const BYTES: u64 = 0x8000;
