@@ -1,16 +1,16 @@
 //! Measures the cost of a 64-byte message in the sender's and the receiver's device.
 //!
 //! Two devices in this process exchange messages on RC QPs. All of the sender device's work happens in [`sender`], and
-//! all of the receiver device's work in [`receiver`]. Callgrind counts the instructions in either function, a figure
-//! that does not depend on the machine's load:
+//! all of the receiver device's work in [`receiver`]. Callgrind counts the instructions executed in each function. The
+//! counts do not depend on the machine's load. To collect the sender's, run:
 //!
 //! ```text
 //! cargo bench -p mlx5 --bench message --no-run
 //! valgrind --tool=callgrind --toggle-collect='message::sender' target/release/deps/message-<hash> write 16
 //! ```
 //!
-//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To obtain instructions per
-//! message, divide the instructions collected by the number of messages that the benchmark prints.
+//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To obtain the instructions per
+//! message, divide the collected count by the number of messages that the benchmark prints.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -154,7 +154,7 @@ impl Netdev {
         }
     }
 
-    /// Adds a queue to those served by the next polls.
+    /// Schedules a queue to be served by a later poll, unless it is already scheduled.
     pub fn schedule(&mut self, number: u32) {
         let queued = match self.queues.get_mut(number) {
             Some(Queue::Send(sq)) => &mut sq.is_scheduled,
@@ -166,7 +166,7 @@ impl Netdev {
         }
     }
 
-    /// Returns whether the last poll left work for another turn.
+    /// Returns whether the last poll left work for the next turn.
     pub const fn has_more(&self) -> bool {
         self.has_more
     }

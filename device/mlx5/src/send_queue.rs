@@ -104,7 +104,7 @@ pub struct SendQueue {
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
     completed: u16,
-    /// The last implausible producer counter that a poll found. Each is reported only once.
+    /// The last producer counter that a poll rejected, kept so that it is reported only once.
     rejected: Option<u16>,
 }
 
@@ -129,8 +129,8 @@ impl SendQueue {
 
     /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
-        // A WQE with an invalid size can end past the blocks that were consumed. The count stops there: later blocks
-        // have not been consumed yet.
+        // A WQE with an invalid size can end past the blocks that were consumed. Blocks that have not been consumed do
+        // not count as completed.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }
@@ -192,7 +192,7 @@ impl SendQueue {
         if posted.starting_at(index).len() < usize::from(missing) * BLOCK {
             self.copy_posted(index, missing, buffer, dma, posted);
         }
-        // Parse the final copy again: a misbehaving guest may have modified the WQE since the first copy.
+        // Parse the final copy again, because a misbehaving guest may have modified the WQE since the first copy.
         let wqe = posted.starting_at(index);
         let Some(control) = ControlSegment::parse_prefix(wqe) else { return Fetch::Broken };
         let (tag, blocks) = (SendTag::of(index, &control), blocks(control.size));

@@ -72,7 +72,8 @@ fn strided_list(strided: &StridedList<'_>, mkey: &MkeyContext, place: &str, foun
         return found.add(&UMR_STRIDED, what);
     }
     let sum: u64 = strided.entries().map(|entry| u64::from(entry.byte_count)).sum();
-    // If this WQE writes only some of the entries, the rest are already in the key's list, and the sum is unknown here.
+    // If this WQE writes only some of the entries, the others are already in the key's list, and their byte counts are
+    // not known here.
     if strided.entries().count() == usize::from(entries) && sum != u64::from(byte_count) {
         let what = format!("{place} states {byte_count} bytes for strided entries that have {sum}");
         found.add(&UMR_STRIDED, what);

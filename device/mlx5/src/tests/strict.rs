@@ -385,7 +385,7 @@ fn every_rule_has_a_test_case() {
 }
 
 #[test]
-fn nothing_is_reported_unless_strict() {
+fn violations_are_reported_only_in_strict_mode() {
     let (mut a, mut b) = pair();
     a.hca.set_strict(false);
     for (_, software) in CASES.iter().take(6) {

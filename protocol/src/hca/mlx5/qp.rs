@@ -52,7 +52,7 @@ codes! {
         Qp1 = 0x8 "QP1",
         /// QP for raw Ethernet frames.
         Raw = 0x9 "RAW",
-        /// QP that the kernel posts UMRs to in order to change memory keys. It has no receive queue.
+        /// QP on which the kernel posts UMRs to change memory keys. It has no receive queue.
         Umr = 0xc "UMR",
     }
 }

@@ -106,8 +106,8 @@ impl Session<'_> {
     /// Sets the link state as in the recording and checks the resulting event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
-        // By now, this device has raised two more events than the recorded one, which ignored PAOS writes. The driver
-        // used them to disable and enable the port.
+        // By now, this device has raised two more events than the recorded one. The driver disabled and enabled the
+        // port with PAOS writes, which the recorded device ignored.
         let entry = Entry { kind: Kind::Eqe, number, index: index + 2, bytes: bytes(words) };
         let (event, _) = Eqe::parse(&output(&entry.bytes)).unwrap();
         self.driver.hca.set_link(matches!(event, Eqe::Port { change: PortChange::Up, .. }));
@@ -154,7 +154,7 @@ fn ethernet_outputs_match_recording() {
 
 /// Object numbers start over when the driver is unloaded and loaded again.
 #[test]
-fn ethernet_numbers_restart_after_unload() {
+fn ethernet_object_numbers_restart_after_unload() {
     let mut driver = recorded_with_ethernet();
     replay(&mut driver);
     replay(&mut driver);
