@@ -129,8 +129,8 @@ impl PageMap {
     /// Writes bytes to ICM.
     ///
     /// # Errors
-    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. By then, the pages before it have been
-    /// written.
+    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. In that case, the pages before that
+    /// part have already been written.
     pub fn write(&self, dma: &GuestMemory, addr: IcmAddr, data: &[u8]) -> Result<(), IcmError> {
         let mut rest = data;
         self.for_each_page(addr, data.len(), |iova, len| {

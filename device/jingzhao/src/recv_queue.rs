@@ -1,9 +1,9 @@
 //! The receive queue of a QP: a ring of slots that are consumed in order.
 //!
 //! Receives have no doorbell. Whether a slot is posted depends on its content. The device must therefore mark a
-//! consumed slot as free; otherwise, a flush would go around the ring forever, and a message could be written to the
-//! same buffer twice. If the valid bit of the slot is set, the device clears it, as software does when it polls the
-//! completion. If the bit is not set, the device overwrites the data units with [`CONSUMED`] (`rq_clear`).
+//! consumed slot as free. Otherwise, a flush would never end, and the same buffer could receive two messages. If the
+//! valid bit of the slot is set, the device clears it, as software does when it polls the completion. If the bit is not
+//! set, the device overwrites the data units with [`CONSUMED`] (`rq_clear`).
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
@@ -26,9 +26,8 @@
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold whatever software left in them, not
 //! [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one whose
 //! elements have not been written yet. Such a slot is also read a few more times. A slot without the valid bit may come
-//! from software that does not use the bit, or may still be in the middle of being written. It counts as posted once
-//! all its elements have existing keys and, on the first pass, nonzero addresses. Otherwise, RC waits for the settle
-//! time.
+//! from software that does not use the bit, or may be only partly written. It counts as posted once all its elements
+//! have existing keys and, on the first pass, nonzero addresses. Otherwise, RC waits for the settle time.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -65,8 +64,8 @@ const FIRST_DATA_UNIT: u32 = 16;
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Maximum number of bytes that one command fills with [`UNTOUCHED`], which takes milliseconds. This is the length of
-/// the public user library's longest queue: 2^15 slots of 512 bytes.
+/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Filling that many takes milliseconds. The public
+/// user library's longest queue has this length: 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
 /// Log2 of the number of bytes filled per write. A write fills at least one slot.
@@ -90,7 +89,8 @@ pub struct RecvQueue {
     max_list: MaxListLength,
     /// Whether the QP is RC. Only an RC peer retries a message if no receive is posted.
     reliable: bool,
-    /// Number of elements in the next slot's list and when it last changed. Set only while the list may be incomplete.
+    /// Number of elements in the next slot's list, and the time at which it last changed. Set only while the list may
+    /// be incomplete.
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
@@ -301,7 +301,7 @@ impl RecvQueue {
                         reads += 1;
                         continue;
                     }
-                    // Software keeps changing the bit.
+                    // The bit kept changing between reads, so treat the slot as free.
                     None => return Ok(SlotState::Free),
                 }
             }

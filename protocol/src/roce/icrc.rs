@@ -28,7 +28,7 @@ const BTH_LEN: usize = size_of::<RawBth>();
 /// Block size of the CRC implementation in bytes. A partial block at the end is processed byte by byte.
 const BLOCK: usize = 16;
 
-/// Size in bytes of the buffer that fields are masked in. A short packet is copied to it in full. For a longer packet,
+/// Size in bytes of the buffer in which fields are masked. A short packet is copied to it in full. For a longer packet,
 /// only the headers and a few payload bytes are copied, which leaves a whole number of payload blocks.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
@@ -72,8 +72,9 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         *congestion_bits = 0xff;
     }
 
-    // If the register starts at 0 (`!0` below), leading zeros do not change the CRC and can pad the first block.
-    // Because a CRC is linear, XORing `REGISTER` into the first four bytes has the same effect as starting with it.
+    // If the register starts at 0, leading zeros do not change the CRC and can pad the first block. crc32fast takes the
+    // complement of the register, so `!0` below means 0. Because a CRC is linear, XORing `REGISTER` into the first four
+    // bytes has the same effect as starting with it.
     masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
     hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());

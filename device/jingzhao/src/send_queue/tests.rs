@@ -105,7 +105,7 @@ fn refused(fetch: Fetch<SendRequest>) -> u32 {
 #[test]
 fn documented_write_wqe_links_to_next_send() {
     let mut bench = Bench::kernel();
-    // The WQE from section 14.8.
+    // Example WQE from section 14.8.
     bench.mem.put(
         0,
         &[
@@ -211,14 +211,15 @@ fn user_link_is_followed_only_once() {
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
     assert_eq!(bench.mem.get::<8>(0), [0; 8]);
-    // The library reuses the slot for the last WQE of a batch and leaves the slot's first eight bytes unchanged.
+    // The library reuses the slot for a WQE that ends a batch. It does not rewrite the slot's first eight bytes, which
+    // held the link.
     bench.ring_doorbell(64, SEND, 2);
     assert_eq!(bench.next_offset(), 0);
     assert_eq!(bench.next(), Fetch::Empty);
 }
 
 #[test]
-fn kernel_queue_or_disabled_option_keeps_links() {
+fn links_are_not_cleared_in_kernel_queue_or_without_option() {
     let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
     for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
         let mut bench = Bench::new(sst, options);
@@ -403,7 +404,7 @@ fn skipped_slots_are_executed_on_next_lap() {
 fn doorbell_after_linked_batch_is_not_skipped() {
     let options = QueueOptions { late_link: true, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), options);
-    // User library: one doorbell per batch, and no links between batches. Each lap fills the ring.
+    // The user library rings one doorbell per batch and does not link batches to each other. Each lap fills the ring.
     for lap in 0..3 {
         for first in [0, 4] {
             for slot in first..first + 4 {

@@ -70,7 +70,7 @@ fn limit_event_is_raised_only_once() {
 }
 
 #[test]
-fn srq_link_outside_queue_breaks_queue() {
+fn srq_fails_after_link_outside_queue() {
     let (mem, mut queue) = chain();
     let wqe = RecvWqe { successor: 4 * SLOT, data: smallvec![] };
     mem.put(0, &wqe.emit(SLOT as usize));

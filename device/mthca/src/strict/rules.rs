@@ -38,7 +38,8 @@ strict_rules! {
     DOORBELL_RECORD "doorbell_record" "5.2, 5.4";
     /// A doorbell that does not start where the previous one ended.
     DOORBELL_ORDER "doorbell_order" "5.2";
-    /// A doorbell rung before the preceding slot links to its first WQE, or one that contradicts that link.
+    /// A doorbell that describes its first WQE differently from the link in the preceding slot, or that is rung before
+    /// that link is written.
     DOORBELL_LINK "doorbell_link" "5.2, 7.3";
     /// More requests posted than the send queue has slots.
     SQ_OVERRUN "sq_overrun" "7.3";

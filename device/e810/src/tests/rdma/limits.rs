@@ -199,7 +199,7 @@ fn send_wqe_size_limit_is_enforced() {
     let fragments: Vec<_> = (0..15).map(|at| fragment(SOURCE + at, 0, 1)).collect();
     let gathered = gather(SIGNALED | SEND, 0, None, &fragments);
     let inlined = inline(SIGNALED | SEND, 0, None, &[7; 225]);
-    // Each bit is the lowest bit of the control word's fragment count or inline length.
+    // `bit` is the lowest bit of the fragment count or inline length in the control word.
     for (wqe, len, bit) in [(gathered, 15, 38), (inlined, 225, 48)] {
         assert_eq!(wqe.len(), 256);
         let mut pair = Pair::connected();

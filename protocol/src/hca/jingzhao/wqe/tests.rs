@@ -235,8 +235,8 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns the number of data units written to a slot and how the written part ends. Assumes that no region has key
-/// FFFFFFFFh.
+/// Returns the number of data units written to a slot and the way in which the written part ends. Assumes that no
+/// region has key FFFFFFFFh.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)
@@ -254,7 +254,7 @@ fn example_receive_wqes_are_recognised_as_posted() {
 }
 
 #[test]
-fn unmarked_slot_is_posted_in_first_pass() {
+fn slot_without_valid_bit_is_posted_in_first_pass() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot, false));
@@ -283,7 +283,7 @@ fn partially_written_data_unit_is_ignored() {
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // Slots written by the kernel driver have no valid bit.
+        // The kernel driver leaves the valid bit clear.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
