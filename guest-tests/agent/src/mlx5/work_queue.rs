@@ -28,7 +28,7 @@ pub(super) struct QueueMemory {
 }
 
 impl QueueMemory {
-    /// Allocates the queues. The doorbell record must consist of zeros.
+    /// Allocates the queues. The doorbell record at offset `record` must be zeroed.
     pub(super) fn alloc(
         arena: &mut Arena,
         log_receives: Option<u8>,
@@ -39,7 +39,7 @@ impl QueueMemory {
         Ok(Self { offset: arena.alloc(memory.pages(), PAGE)?, ..memory })
     }
 
-    /// Returns the offset of the queues and their number of pages.
+    /// Returns the offset of the queues and the number of pages that they occupy.
     pub(super) const fn place(&self) -> (usize, usize) {
         (self.offset, self.pages())
     }
@@ -74,7 +74,7 @@ impl Segment {
     }
 }
 
-/// A send request. It can be posted repeatedly, because only its index changes.
+/// A send request. It can be posted repeatedly, because [`Sends::post`] sets the index in the copy on the queue.
 #[derive(Clone, Debug)]
 pub(super) struct SendWqe([u8; BLOCK]);
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn posted_wqe_differs_only_in_index() {
+    fn posted_wqes_differ_only_in_index() {
         let mut arena = Arena::detached(LEN);
         let record = arena.alloc(1, PAGE).unwrap();
         let memory = QueueMemory::alloc(&mut arena, None, 6, record).unwrap();

@@ -1,6 +1,6 @@
 //! A ConnectX driven through vfio-pci by the lab's own driver, without `mlx5_core`. The cases are those of
 //! `vfio_pci_driver_test` in Linux's selftests: copies, accesses to unmapped memory, interrupts and restarts. Another
-//! case uses the queue pairs with which `fabric-bench` measures two ConnectX.
+//! case exercises the queue pairs that `fabric-bench` uses to measure two ConnectX cards.
 
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ impl Station {
         let created = self.node.vm.call(CreateMlx5Qps { count: QPS, depth: DEPTH }).await?;
         self.node.vm.call(ConnectMlx5Qps { lid, qpns: created.qpns }).await?;
         let remote = Some(created.destination);
-        // The first run goes around each send queue several times.
+        // The first run wraps around each send queue several times.
         for (len, count) in [(64, 1000), (4097, 200), (1 << 20, 8)] {
             self.seed += 1;
             let seed = self.seed;

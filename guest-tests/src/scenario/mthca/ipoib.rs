@@ -37,8 +37,8 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         Ready::Line("receiving data transfers"),
     ),
     ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
-    // `-T a` is not used: the client would exit with status 16 (POLLHUP) if the server closed the connection before it
-    // polled for the last bytes.
+    // `-T a` is not used, because the client would exit with status 16 (POLLHUP) if the server closed the connection
+    // before the client polled for the last bytes.
     ("rstream -b {b} -S 1000 -C 100 -T n", "rstream -s {b} -S 1000 -C 100 -T n", Ready::Cm),
     ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];
@@ -189,8 +189,8 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
-    // The client exits as soon as its kernel has accepted all bytes, when some may still be in flight. Other cases
-    // check the content.
+    // The client exits as soon as its kernel has accepted all bytes. Some may still be in flight then, so about half of
+    // them is enough. Other cases check the content.
     let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     ensure!(received.is_some_and(|bytes| bytes >= 10_000_000), "{received:?} of 20 MiB received");
     Ok(())

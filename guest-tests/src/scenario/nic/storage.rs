@@ -33,7 +33,7 @@ pub(in super::super) enum Extent {
     Nfs,
     /// Only the socket tests.
     Sockets,
-    /// All transports and all failures.
+    /// All protocols tested on the HCA, and the socket tests, with the full amount of data.
     Full,
 }
 
