@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn unrestartable_device_reports_its_failure() {
+    fn failure_is_returned_if_device_cannot_be_recreated() {
         let (_handle, mut mailbox) = call::mailbox().unwrap();
         let failure = supervise(Box::new(Act::Panic), None, &mut mailbox).unwrap_err();
         assert_eq!(failure.to_string(), "panic: no such thing (this is a bug in hcad; please report it)");

@@ -98,7 +98,7 @@ fn one_way_traffic_disables_coalescing() {
 }
 
 #[test]
-fn completions_wait_until_vector_is_enabled() {
+fn completion_interrupt_is_pending_until_vector_is_enabled() {
     let mut nic = Nic::new();
     reply(&mut nic);
     assert_eq!(nic.interrupts(), 1);

@@ -163,7 +163,7 @@ fn inline_data_in_receive_is_rejected() {
 }
 
 #[test]
-fn next_distinguishes_unreadable_from_missing_queue() {
+fn unreadable_queue_is_broken_but_missing_queue_is_empty() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
     assert_eq!(queue.next(NOW, &mem), Fetch::Broken);
@@ -171,7 +171,7 @@ fn next_distinguishes_unreadable_from_missing_queue() {
 }
 
 #[test]
-fn required_valid_bit_skips_stale_slots() {
+fn stale_slots_are_skipped_if_valid_bit_is_required() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     for (usr_page, posted) in [(1, false), (0, true)] {
         let (mem, mut queue) = queue(options);
@@ -285,7 +285,7 @@ fn receive_posted_before_rtr_determines_list_length() {
 }
 
 #[test]
-fn only_rc_waits_for_settle_time() {
+fn only_rc_receives_wait_for_settle_time() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();

@@ -596,7 +596,7 @@ fn page_tables_beyond_508_entries_are_complete() {
     let entry = a.driver.icm(TPT, MPT + u64::from(region.key & 0x1_ffff) * 64);
     let first = u64::from_be_bytes(a.machine().peek(entry + 0x2c, 8).try_into().unwrap());
     for page in [1, 508, 509, 512, 513, 1020, 1021, 1024, 1025, 1033] {
-        // The four bytes on each side of a page boundary.
+        // Write the four bytes on each side of a page boundary.
         let va = base + page * 0x1000 - 4;
         let stored = a.driver.icm(TPT, MTT + (first + page) * 8);
         assert_eq!(a.machine().peek(stored, 8), region.buffer.bus(va + 4).to_be_bytes());
@@ -625,7 +625,7 @@ fn library_queue_and_slot_sizes_are_used() {
 }
 
 #[test]
-fn without_honour_c_unsignalled_requests_generate_cqes() {
+fn unsignalled_requests_generate_cqes_unless_honour_c_is_set() {
     let (mut a, mut b) = pair(Caps::default());
     let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
     a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);

@@ -99,7 +99,7 @@ fn owner_bit_inverts_when_event_queue_wraps() {
 
 /// Section 20, M-32: an interrupt stays pending until its eventfd is configured.
 #[test]
-fn interrupt_waits_for_eventfd() {
+fn interrupt_stays_pending_until_eventfd_is_set() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 1, EventMask::COMMAND, RING);

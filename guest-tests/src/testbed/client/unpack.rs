@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn archive_is_limited_by_total_file_size() {
+    fn unpacked_files_exceeding_limit_are_rejected() {
         let root = tempfile::tempdir().unwrap();
         let to = root.path().join("to");
         unpack(files(&[500_000, 500_000]).as_slice(), "file", &to, MIB).unwrap();

@@ -91,7 +91,7 @@ fn roce_packets_are_delivered() {
 fn changed_address_ends_flow() {
     let (mut port, mut out) = (port(), TxBatch::default());
     let mut frame = roce("rc_write_only");
-    // Clear the UDP checksum, which the ICRC does not cover: only packets without a checksum form a flow.
+    // Only packets without a UDP checksum form a flow. The ICRC does not cover the checksum.
     frame[40..42].fill(0);
     assert_eq!(port.receive_in_flow(&frame, Offload::None), None);
     let first = port.receive(NOW, &frame, Offload::None, &mut out);
@@ -108,7 +108,7 @@ fn changed_address_ends_flow() {
 /// A hub or bridge may reflect a multicast frame to its sender. A sender that is a member of the group would receive
 /// the frame twice.
 #[test]
-fn reflected_frames_are_dropped_unless_looped_back() {
+fn only_looped_back_frames_may_have_own_source_mac() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
     for frame in [roce("rc_write_only"), datagram_to_group(), arp_request(), our_own_solicitation()] {
         assert_eq!(drop_reason(own(frame)), DropReason::Reflected);
@@ -124,7 +124,7 @@ fn reflected_frames_are_dropped_unless_looped_back() {
 }
 
 #[test]
-fn management_shares_reply_rate_limit() {
+fn management_and_ping_replies_share_rate_limit() {
     let mut port = port();
     let pings: Vec<_> = std::iter::repeat_n(ping(), 60).collect();
     assert_eq!(answers(&mut port, &pings).len(), 60);
