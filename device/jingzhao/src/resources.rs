@@ -2,7 +2,7 @@
 //! CLOSE_HCA removes them.
 //!
 //! The table lists the maximum memory that a hostile guest can make this module's objects use. The engine's memory is
-//! not included; see its limits.
+//! not included; see the engine's `limits` module.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|

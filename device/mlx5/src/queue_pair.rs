@@ -31,8 +31,8 @@ const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
-/// Number of send queue blocks to copy at once: enough for the longest WQE. Reading ahead pays off because the engine
-/// fetches a QP's WQEs in batches.
+/// Number of send queue blocks to copy at once, which is enough for the longest WQE. Reading ahead pays off because the
+/// engine fetches a QP's WQEs in batches.
 const READ_AHEAD: u16 = 16;
 
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl QueuePair {
     /// Reads the send counter from the doorbell record.
     ///
     /// # Errors
-    /// Fails if the record makes more blocks visible than the send queue has.
+    /// Fails if the record's counter covers more blocks than the send queue has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
         match record(&self.context, dma) {
             Some(record) => self.send.learn(record.sent),

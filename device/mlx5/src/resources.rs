@@ -1,7 +1,7 @@
 //! Objects of an initialised device. INIT_HCA creates the tables, and TEARDOWN_HCA or a reset drops them.
 //!
 //! The table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is not
-//! included; see its limits.
+//! included; see the engine's `limits` module.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -69,7 +69,7 @@ pub struct Resources {
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
     pub counter_sets: Numbered<QCounters>,
-    /// Requests to be added to a counter set before the next command.
+    /// Executed requests that must be added to a counter set before the next command.
     pub executed: Option<ExecutedRequests>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,

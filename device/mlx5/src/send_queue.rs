@@ -148,7 +148,7 @@ impl SendQueue {
     /// Updates the producer counter from the doorbell record.
     ///
     /// # Errors
-    /// Fails if the record makes more blocks visible than the queue has.
+    /// Fails if the record's counter covers more blocks than the queue has.
     pub fn learn(&mut self, posted: u16) -> Result<(), TooMany> {
         self.counters.learn(posted, self.blocks)
     }

@@ -24,7 +24,7 @@ pub struct Umem {
     len: u64,
 }
 
-/// Part of a UMEM, as pages.
+/// A part of a UMEM, given by the pages that contain it.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     pub pages: &'a [Iova],

@@ -60,9 +60,7 @@ impl Object {
 
 pub type Used = SmallVec<[Object; 6]>;
 
-/// Number of references to each object. Unused objects have no entry.
-///
-/// Each object has at most one entry.
+/// Number of references to each object. Only objects in use have an entry.
 #[derive(Debug, Default)]
 pub struct Uses(BTreeMap<Object, u32>);
 

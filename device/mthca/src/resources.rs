@@ -5,7 +5,7 @@
 //! memory that software maps (section 4.1).
 //!
 //! The table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is not
-//! included; see its limits.
+//! included; see the engine's `limits` module.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|

@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 
 use crate::mkey::Mkeys;
 
-/// Data of a frame and the position of the next byte to read.
+/// The data of a frame and the position of the next byte to read.
 ///
-/// A WQE has at most 62 pieces.
+/// A frame's WQE has at most 61 data and inline segments.
 #[derive(Debug)]
 pub struct Gather {
     initiator: Initiator,
     pieces: SmallVec<[Piece; 4]>,
-    /// Number of pieces that have been read completely, and number of bytes read from the next piece.
+    /// Number of segments that have been read completely, and number of bytes read from the next one.
     position: (usize, usize),
 }
 

@@ -222,7 +222,7 @@ impl Sq {
     /// Reads the send counter from the doorbell record. If the record is not accessible, the counter does not change.
     ///
     /// # Errors
-    /// Fails if the record makes more blocks visible than the SQ has.
+    /// Fails if the record's counter covers more blocks than the SQ has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
         self.record(dma).map_or(Ok(()), |record| self.queue.learn(record.sent))
     }

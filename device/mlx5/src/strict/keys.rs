@@ -52,7 +52,7 @@ pub(in super::super) fn umr(
             strided_list(&strided, &new, &place, &mut found);
         }
     }
-    // The kernel's UMR QP is exempt: it keeps a key's low byte when it reuses the key for another region.
+    // The kernel's UMR QP is exempt, since it keeps a key's low byte when it reuses the key for another region.
     if qp.service() != Service::Umr
         && umr.control.mask.contains(MkeyMask::KEY)
         && !new.free

@@ -16,7 +16,7 @@ use crate::vfio::{Arena, PAGE};
 
 /// Input length in bytes, without the page list, of the commands that create or modify an object.
 pub(super) const INPUT: usize = 0x110;
-/// Offset in a command's input of the context of any object other than a QP.
+/// Offset of the object's context in a command's input, for all objects except QPs.
 pub(super) const CONTEXT: usize = 0x10;
 /// Low byte of the keys, chosen arbitrarily.
 pub(super) const KEY_BYTE: u32 = 0x42;
@@ -104,8 +104,8 @@ pub(super) fn create_cq(
     function.create(Op::CreateCq, input)
 }
 
-/// Returns the input for a command that creates an object with memory. It ends with the page list of `count` pages at
-/// `offset`.
+/// Returns the input for a command that creates an object backed by the `count` pages at `offset`. The input ends with
+/// the list of these pages.
 pub(super) fn with_pages(arena: &Arena, (offset, count): (usize, usize)) -> Vec<u8> {
     let mut input = vec![0; INPUT + 8 * count];
     for page in 0..count {
