@@ -60,7 +60,7 @@ strict_rules! {
     AEQ_CREDITS "aeq_credits" "12.6";
     /// Destroying a completion queue that queue pairs still use.
     CQ_IN_USE "cq_in_use" "14.3";
-    /// Destroying a completion event queue while completion queues other than the control queue's still use it.
+    /// Destroying a completion event queue that completion queues still use, not counting that of the control queue.
     CEQ_IN_USE "ceq_in_use" "14.3, 17.3";
     /// Destroying a queue pair that is in RTS.
     QP_RUNNING "qp_running" "13.3";

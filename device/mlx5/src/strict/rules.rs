@@ -54,8 +54,8 @@ strict_rules! {
     /// A UMR that requires a key to be both free and in use, sets undefined mask bits, or has the wrong low byte for a
     /// key in use.
     UMR_CONTROL "umr_control" "13.1, 13.3";
-    /// A UMR that writes a strided list whose header counts more entries than fit in the key's list, gives a byte count
-    /// other than the sum of the entries' byte counts, or describes fewer bytes than the key covers.
+    /// A UMR that writes a strided list with an invalid header: more entries than fit in the key's list, a byte count
+    /// other than the sum of the entries' byte counts, or a total length shorter than the key's.
     UMR_STRIDED "umr_strided" "13.2, 13.3";
     /// A UMR that makes a key valid again with the same low byte, on a QP other than the kernel's UMR QP.
     KEY_REUSED "key_reused" "13.3";
