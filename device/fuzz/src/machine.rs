@@ -149,7 +149,7 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true if it did
-    /// nothing, so that the caller can initialise a device that is already running.
+    /// nothing. The caller then initialises the device, which may already be running.
     pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

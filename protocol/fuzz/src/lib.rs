@@ -40,7 +40,8 @@ pub fn decode_frame(frame: &[u8]) {
             let _ = EchoRequest::parse(payload);
         }
     }
-    // A frame that parses without its ICRC must parse to the same value once sealed.
+    // A frame that parses with the ICRC check disabled must parse to the same value after `seal` has computed its
+    // checksums.
     let mut sealed = frame.to_vec();
     let is_sealed = seal(&mut sealed).is_ok();
     if let Ok(unsealed) = RoceFrame::parse_with(frame, Offload::Icrc) {

@@ -134,7 +134,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Locks the members for reading. Poisoning is ignored, as no code panics while the members are inconsistent.
+    /// Locks the members for reading. Poisoning is ignored, since no code panics while the members are inconsistent.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +149,8 @@ impl Network {
 }
 
 impl Member {
-    /// Locks the queue. Poisoning is ignored: a thread that panics while it holds the lock leaves the queue consistent.
+    /// Locks the queue. Poisoning is ignored, since a thread that panics while it holds the lock leaves the queue
+    /// consistent.
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,8 +228,7 @@ impl Members {
 }
 
 impl LocalFabric {
-    /// Returns whether the NIC may send from `source`, the addresses that its driver chose. If so, learns the
-    /// source MAC.
+    /// Returns whether the NIC may send from `source`, which its driver has chosen. If so, learns the source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
         let joins = self.network.joins.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
@@ -249,8 +249,8 @@ impl LocalFabric {
         false
     }
 
-    /// Sends frames from the front of the batch, up to the first frame whose chosen source is not `source`.
-    /// The caller must already have checked `source`.
+    /// Sends frames from the front of the batch and stops at the first one that does not have `source` as its
+    /// [chosen source](TxBatch::chosen_source). The caller must have checked `source`.
     fn send_from(&mut self, now: engine::Instant, source: Option<Source>, batch: &mut TxBatch) {
         let members = self.network.members();
         while let Some(first) = batch.front().filter(|frame| batch.chosen_source(frame) == source) {

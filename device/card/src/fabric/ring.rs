@@ -2,7 +2,7 @@
 //!
 //! A network is a directory where each HCA listens on a socket named after its MAC, which makes MACs unique. Each HCA
 //! connects to the other sockets that it finds in the directory (see `discovery`). The connection between two members
-//! stays open: either can send a byte to wake the other, or close the connection to end the link.
+//! stays open. Either member can send a byte to wake the other, or close the connection to end the link.
 //!
 //! An eventfd would wake a member a little faster, but the two members would share its file status flags. A peer could
 //! then fill the eventfd, make it blocking, and stall the other member's writes. A non-blocking send on a member's own
@@ -220,8 +220,8 @@ impl RingFabric {
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
         } else if !self.macs.learn(now, source.mac, owner) {
-            // Remove the MAC from the cache so that the next frame from its owner is learned. Learning that frame ends
-            // this sender's claim to the MAC.
+            // This sender's claim to the MAC must end when the owner sends its next frame. Frames from a cached source
+            // are not learned, so remove the MAC from the cache.
             self.last = self.last.filter(|(last, ..)| last.mac != source.mac);
             Foreign::Mac
         } else {

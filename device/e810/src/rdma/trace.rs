@@ -1,4 +1,4 @@
-//! Trace records for the RDMA half: fetched work requests and entries written to completion and event queues.
+//! Trace records for RDMA: fetched work requests, and entries written to completion and event queues.
 
 use card::memory::key_op::KeyOp;
 use card::telemetry::monitor::Monitor;

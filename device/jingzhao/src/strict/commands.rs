@@ -1,4 +1,4 @@
-//! Checks that apply to all commands, and further ones for INIT_HCA and CLOSE_HCA.
+//! Checks for all commands, and additional checks for INIT_HCA and CLOSE_HCA.
 
 use card::identity::Identity;
 use card::memory::GuestMemory;

@@ -17,7 +17,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     Ok(Answer::Nothing)
 }
 
-/// Executes HW2SW_MPT. The outbox is not written even if the driver provides one: no software reads it.
+/// Executes HW2SW_MPT. Never writes the outbox, since no software reads it.
 pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, command, .. } = call;
     resources.regions.invalidate(command.in_modifier)?;

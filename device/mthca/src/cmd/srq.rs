@@ -20,7 +20,8 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, setup, command, inbox, .. } = call;
     let srqn = number(resources, command)?;
     let index = resources.srq_index(srqn);
-    // A ring for 2^n WQEs has 2^(n+1) slots: one is always unused, and their number is a power of two (section 6.6).
+    // A ring for 2^n WQEs has 2^(n+1) slots, because one slot is always unused and the number of slots must be a power
+    // of two (section 6.6).
     let max_log_slots = setup.options.limits.dev_lim().log_max_srq_wqes + 1;
     let context = Srqc::parse(fixed(inbox)?, max_log_slots)?;
     if resources.srqs.get(index).is_some() {

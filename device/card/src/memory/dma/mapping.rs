@@ -27,8 +27,9 @@ use vmm_sys_util::signal::register_signal_handler;
 /// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Maximum number of times that one mapping is replaced. A single thread triggers only one replacement. More occur only
-/// if several threads access lost pages concurrently or if the host has no page for the zeros either.
+/// Maximum number of times that one mapping is replaced. A single thread triggers only one replacement. Further
+/// replacements occur only if several threads access lost pages concurrently or if the host cannot provide pages for
+/// the zeros either.
 const MAX_LOSSES: usize = 16;
 
 /// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms if every
@@ -50,8 +51,8 @@ impl Mapping {
         let slot = Slot::claim().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
-        // Huge pages are not reserved here. The client has reserved them only for the ranges that it maps; reserving
-        // them for the whole file could fail.
+        // Huge pages are not reserved here. The client has reserved them only for the ranges that it maps, and
+        // reserving them for the whole file could fail.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, and the new mapping does not affect other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {
@@ -103,8 +104,8 @@ impl Drop for Mapping {
         let start: *mut c_void = self.region.as_ptr().cast();
         let mut done = 0;
         while done < self.region.size() {
-            // A huge page can only be unmapped as a whole. So each piece is at least one page long. Since `RELEASE_LEN`
-            // and `page_len` are powers of two, it consists of whole pages.
+            // A huge page can only be unmapped as a whole. Each piece consists of whole pages, because it is at least
+            // one page long and both `RELEASE_LEN` and `page_len` are powers of two.
             let len = RELEASE_LEN.max(self.page_len).min(self.region.size() - done);
             // SAFETY: the bytes were mapped by `new` and have not been unmapped since. No slices exist, as they borrow
             // `self`.
@@ -128,8 +129,8 @@ struct Slot {
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Index of the first slot that has never been used. As each mapping takes the first free slot, the number of used
-/// slots is about the peak number of mappings.
+/// Index of the first slot that has never been used. Since each mapping takes the first free slot, this index is about
+/// the peak number of mappings.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {
@@ -193,7 +194,8 @@ fn watch_for_lost_pages() -> io::Result<()> {
         .map_err(io::Error::from_raw_os_error)
 }
 
-/// Handles SIGBUS. This is async-signal-safe: it uses only atomic accesses and system calls that do not change `errno`.
+/// Handles SIGBUS. The handler is async-signal-safe, since it uses only atomic accesses and system calls that do not
+/// change `errno`.
 extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to every handler registered with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };

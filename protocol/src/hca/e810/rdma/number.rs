@@ -91,8 +91,8 @@ impl layout::Value for IpNumber {
 
 impl Field for IpNumber {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
-        // The IP version is in another field. Show numbers below 2^32 as IPv4 addresses: a peer's IPv6 address is
-        // always larger.
+        // The IP version is in another field. Show numbers below 2^32 as IPv4 addresses, since a peer's IPv6 address is
+        // never that small.
         let ipv4 = self.0 <= u32::MAX.into();
         to.value(name, Value::Text(format_args!("{}", self.address(ipv4))));
     }
