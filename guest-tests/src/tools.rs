@@ -195,7 +195,7 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
     vm.call(Kill { program, signal }).await.map(drop)
 }
 
-/// Waits until a program exits by itself if `will_exit` is set. Otherwise kills it.
+/// If `will_exit` is set, waits until the program exits by itself. Otherwise, kills the program.
 ///
 /// # Errors
 /// Fails if the program does not exit in time.

@@ -57,7 +57,7 @@ struct Cli {
     #[arg(long, value_name = "FABRIC", value_delimiter = ',')]
     wire: Vec<Wire>,
 
-    /// Directory for session records of both devices, to measure the cost of recording
+    /// Record the sessions of both devices in this directory, to measure the cost of recording
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
 

@@ -1,6 +1,6 @@
 //! The state of a running guest, and checks that its agent responds.
 //!
-//! A command may be silent for hours without the guest having hung. When a command has been silent for a while, the
+//! A command may print nothing for hours even though the guest is healthy. After a period without output, the
 //! supervisor therefore pings the agent, which handles requests on a separate port, independently of commands. An
 //! unanswered ping means that the guest is suspended or its kernel has hung.
 
@@ -57,7 +57,7 @@ impl RunningGuest {
 
     /// Returns the guest's state, and QEMU's process ID if it is running.
     pub(super) async fn state(&self) -> (Stage, Option<u32>) {
-        // A task that holds the lock is waiting for the agent, and QEMU has not been reaped yet.
+        // If the lock is held, another task is waiting for the agent and has not reaped QEMU yet.
         if self.vm.try_lock().is_ok_and(|mut vm| !matches!(vm.status(), Ok(None))) {
             return (Stage::Ended, None);
         }

@@ -233,7 +233,8 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
 
 /// Waits until a message arrives on the lease or the lease is closed.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
-    // Cancelling `fill_buf` does not lose data. As `up` sends its message in a single write, `receive` does not wait.
+    // Cancelling `fill_buf` does not lose data. Once data has arrived, `receive` completes without waiting, because
+    // `up` sends its message in a single write.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -398,8 +399,8 @@ impl Testbed {
     }
 }
 
-/// Serves each client in its own task. Dropping the future ends the tasks: none of them may hold a lock on a guest that
-/// is being stopped.
+/// Serves each client in its own task. Dropping the future ends the tasks, so that none of them can hold the lock of a
+/// guest that is being stopped.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     let mut clients = JoinSet::new();
     loop {

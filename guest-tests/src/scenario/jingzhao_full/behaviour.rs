@@ -1,4 +1,4 @@
-//! Effects of commands beyond their status: SQD while the send queue drains, and RESIZE_CQ.
+//! Tests what commands do, not only which status they return: SQD while the send queue drains, and RESIZE_CQ.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.11, 7.2 and 10.5.

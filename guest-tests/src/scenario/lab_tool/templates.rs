@@ -59,7 +59,7 @@ async fn ucx(user: &User, folder: &Path) -> Result<()> {
     user.run(&["up", "ucx"]).await?.succeeded()?;
     let test = ["exec", "ucx:b", "--", "sh", "-c", TEST];
     user.run(&test).await?.succeeded()?;
-    // The server restarts after each test: retry until it is ready.
+    // The server restarts after each test. Retry until it is ready again.
     let again = format!("until {TEST}; do sleep 0.5; done");
     user.run(&["exec", "ucx:b", "--", "timeout", "60", "sh", "-c", &again]).await?.succeeded()?;
     let program = folder.join("exchange.py");

@@ -9,7 +9,7 @@ use super::ping;
 use super::station::{Station, carrier};
 use super::streams::{Amount, Protocol, Streams};
 
-/// Offloads to disable, each with the name of its case. The kernel then does the work instead.
+/// Offloads to disable, each with the name of its case.
 pub(super) const OFFLOADS: &[(&str, &str)] = &[
     ("rx", "no receive checksums"),
     ("tx", "no transmit checksums"),
@@ -110,7 +110,7 @@ pub(super) async fn hash_fields(a: &mut Station, b: &mut Station) -> Result<()> 
     reach(a, b, flows::PORT, Reach::All).await
 }
 
-/// Checks indirection tables with a single queue, a different hash key, and both hash functions.
+/// Checks indirection tables that select a single queue, then a different hash key, then both hash functions.
 pub(super) async fn indirection(a: &mut Station, b: &mut Station) -> Result<()> {
     const KEY_BYTES: usize = 40;
     let key: Vec<String> = (0..KEY_BYTES).map(|n| format!("{:02x}", (n * 37 + 11) % 256)).collect();

@@ -2,7 +2,7 @@
 //!
 //! A [`Plan`] is a sequence of [`Episode`]s. Each episode adds rules or takes links down, and later reverts its
 //! changes. A plan depends only on its profile, its seed and the guests, so it is reproducible. The `keeper` executes
-//! them.
+//! the plan.
 
 mod keeper;
 mod plan;
