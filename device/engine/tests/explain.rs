@@ -37,7 +37,7 @@ fn unknown_qp_has_no_status() {
 }
 
 #[test]
-fn idle_qp_reports_nothing_posted_and_next_expected_psn() {
+fn idle_qp_reports_empty_send_queue_and_expected_psn() {
     let mut pair = Pair::new();
     let idle = QpStatus {
         state: State::Rts,

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn yielding_polls_do_not_count_towards_skips() {
+    fn unproductive_yielding_polls_do_not_cause_skips() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(busy_poll.pause(at(0)), YIELDING);
         (0..10).for_each(|_| busy_poll.found_nothing());

@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_check_depends_on_guest_count() {
+    fn memory_for_only_one_guest_is_reported_as_limited() {
         let with = |memory| state(&Findings { memory, ..well() }, "memory");
         assert_eq!(with(Some(GUEST_MEMORY - 1)), State::Missing);
         assert_eq!(with(Some(GUEST_MEMORY)), State::Limited);

@@ -118,7 +118,7 @@ fn one_doorbell_word_covers_all_requests() {
 }
 
 #[test]
-fn word_in_other_page_does_not_trigger_poll() {
+fn doorbell_on_other_page_does_not_trigger_poll() {
     let (mut a, mut b) = pair();
     let other = a.alloc_uar();
     b.post_recv(0x20, 64);

@@ -460,7 +460,7 @@ fn file_count_and_total_length_are_limited() {
 }
 
 #[test]
-fn sparse_file_counts_in_full() {
+fn sparse_file_counts_towards_limit_with_full_length() {
     let sparse = || {
         let fd = memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 1600 << 30).unwrap();
