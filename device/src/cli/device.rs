@@ -35,7 +35,7 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// The peer has an address or a DNS name. All addresses of a DNS name are peers, as with `addr` in the
+    /// HOST is an address or a DNS name. If a name has several addresses, each of them is a peer, as with `addr` in the
     /// configuration.
     ///
     /// `mac=MAC` reserves a MAC address for the peer: frames with this source MAC are dropped if they come from another
