@@ -41,7 +41,7 @@ impl Enabled {
 }
 
 impl Enabled {
-    /// Returns the Ethernet port, or `None` if it is an InfiniBand port or the device is not initialised.
+    /// Returns the Ethernet port's state, or `None` for an InfiniBand port or an uninitialised device.
     pub fn ethernet_mut(&mut self) -> Option<&mut EthernetPort> {
         self.resources.as_mut()?.port.ethernet_mut()
     }

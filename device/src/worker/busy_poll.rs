@@ -13,7 +13,7 @@
 //! previous slow yield add up to at least the next period, the period is reset to its initial length.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
-//! nothing: the thread that will submit work may need the same CPU.
+//! nothing, since the thread that will submit work may need the same CPU.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const SHORT_SLEEP: Duration = Duration::from_micros(400);
 /// A yield that returns within this time was not delayed by a CPU-bound thread.
 const FAST_YIELD: Duration = Duration::from_micros(300);
 
-/// How long the thread stops yielding after a slow yield: initial and maximum time.
+/// Initial and maximum time for which the thread stops yielding after a slow yield.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
 /// Maximum number of pauses skipped after an unproductive poll without yielding.

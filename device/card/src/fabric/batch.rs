@@ -12,8 +12,8 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
 
 /// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
-/// may exceed this limit. The limit is low enough that the frames, and as many bytes of guest memory, should still be
-/// in the L2 cache when the receiver reads them.
+/// may exceed this limit. Frames up to this limit, together with an equal amount of guest memory, should still be in
+/// the L2 cache when the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.

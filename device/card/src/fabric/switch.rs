@@ -78,7 +78,7 @@ pub struct ResolvedPeer {
 /// A peer and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerRow {
-    /// Address and UDP port where the peer receives.
+    /// Address and UDP port at which the peer receives.
     pub addr: SocketAddr,
     /// DNS name that resolved to the peer, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ pub struct PeerRow {
     pub leaf: bool,
     /// MACs reached through the peer, at most 16: the configured MAC and learned ones.
     pub macs: Vec<String>,
-    /// Number of frames and messages about padding received from the peer.
+    /// Number of frames received from the peer, including messages about padding.
     pub rx_frames: u64,
     /// Number of frames from the peer that were dropped because the peer exceeded its rate limit.
     pub rx_over_rate: u64,
@@ -342,7 +342,7 @@ impl Switch {
         self.macs.len()
     }
 
-    /// Returns the address where a peer receives.
+    /// Returns the address at which a peer receives.
     pub fn addr(&self, peer: usize) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
@@ -406,8 +406,8 @@ impl Switch {
         admitted
     }
 
-    /// Removes `mac` from the caches so that the next frame from its owner is learned. Learning that frame ends the
-    /// rejected sender's claim to the MAC.
+    /// Removes `mac` from the caches after another sender's use of it was rejected. The next frame from its owner then
+    /// refreshes the MAC's entry, which ends the other sender's claim.
     fn relearn(&mut self, mac: MacAddr) {
         self.last = self.last.filter(|last| last.src != mac);
         self.last_own = self.last_own.filter(|(last, _)| *last != mac);
@@ -415,8 +415,8 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, every frame goes to it, which costs less than flooding. The exception is when a
-        // peer specified by name is absent, since frames for it must not go to the peer that is present.
+        // If there is only one peer, sending every frame to it costs less than flooding. While a peer specified by name
+        // is absent, however, frames for it must not go to the peer that is present.
         if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }

@@ -117,7 +117,7 @@ fn pd_number_beyond_reported_count_is_accepted() {
     }
 }
 
-/// The driver enforces the reported limit. The device accepts the length in the context.
+/// The driver enforces the reported limit, but the device accepts a longer queue.
 #[test]
 fn work_queue_longer_than_reported_limit_works() {
     let mut machine = initialised(options(r#"{"max_wqes": 4}"#));
@@ -185,7 +185,7 @@ fn qp_attribute_beyond_limit_is_rejected() {
     }
 }
 
-/// The driver enforces the reported limits. The device accepts WQEs of up to sixty-four 16-byte units.
+/// The driver enforces the reported limits, but the device accepts WQEs of up to sixty-four 16-byte units.
 #[test]
 fn send_wqe_longer_than_1024_bytes_fails() {
     let mut a = peer(1, options(r#"{"max_send_sges": 2, "max_send_wqe_len": 96}"#));
@@ -205,7 +205,7 @@ fn send_wqe_longer_than_1024_bytes_fails() {
     assert_eq!((failed[0x10], failed[0x1c]), (0x02, 0xff), "local QP operation error");
 }
 
-/// The driver enforces the reported limits. The device reads all elements in a slot.
+/// The driver enforces the reported limits, but the device reads all elements in a slot.
 #[test]
 fn scatter_list_beyond_reported_limits_is_accepted() {
     let mut a = peer(1, Options::default());

@@ -73,7 +73,7 @@ pub(super) fn access(
             check(query.port)?;
             let group = CounterGroup::from_code(query.group);
             let group = group.ok_or_else(|| Check::CounterGroup.rejects(query.group))?;
-            // Other counters are derived from these, which therefore cannot be cleared.
+            // `query.clear` has no effect, since other counters are derived from these.
             query.with(&port.frames.group(group, query.priority, cx.port.stats())).emit().to_vec()
         }
         // Flow control is always off, and the port has no module. Writes have no effect.

@@ -11,8 +11,8 @@ use protocol::hca::mlx5::roce_address::{L3Type, RoceEntry, RoceVersion};
 use crate::check::{Check, Rejection};
 use crate::limits::ROCE_GIDS;
 
-/// GID table. Each entry is an address at which the port receives packets, and the source address of the packets for
-/// which software specifies its index.
+/// GID table. Each entry is an address at which the port receives packets. Software selects the source address of a
+/// packet by specifying the index of an entry.
 #[derive(Debug)]
 pub struct GidTable([Option<RoceAddress>; ROCE_GIDS as usize]);
 
@@ -35,7 +35,7 @@ impl GidTable {
     /// Sets an entry, or deletes it if the address is zero.
     ///
     /// # Errors
-    /// Fails if the index is beyond the end of the table, or the entry is not a RoCEv2 address.
+    /// Fails if the index is beyond the end of the table, or if the entry is not a valid RoCEv2 address.
     pub fn set(&mut self, index: u16, entry: &RoceEntry) -> Result<(), Rejection> {
         let place = self.0.get_mut(usize::from(index)).ok_or_else(|| Check::GidIndex.rejects(index))?;
         *place = if entry.is_empty() { None } else { Some(parse(entry)?) };

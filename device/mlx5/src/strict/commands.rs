@@ -24,7 +24,7 @@ pub(in super::super) fn command(function: &Function, command: &Command<'_>, dma:
         given(enabled.pages.held(), manage.count, *pages, &mut found);
     }
     if let Some(resources) = enabled.resources.as_deref() {
-        // Only the graceful profile requires that no objects exist.
+        // Of the TEARDOWN_HCA profiles, only `Graceful` requires that no objects exist.
         const GRACEFUL: Teardown = Teardown { profile: TeardownProfile::Graceful.code() };
         if matches!(command, Command::TeardownHca(GRACEFUL) | Command::DisableHca(_)) {
             teardown(resources, command.opcode().name(), &mut found);

@@ -198,7 +198,7 @@ fn send_counter_wraps_around() {
     assert_eq!(ignored(&a), []);
 }
 
-/// Software clears a QP's doorbell record after resetting the QP.
+/// Software clears a QP's doorbell record only after resetting the QP.
 #[test]
 fn stale_record_is_ignored_after_qp_reset() {
     let (mut a, mut b) = pair();
@@ -314,8 +314,9 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The arm record of the first arm request is all zeros, like the memory of a new record. The device marks the records
-/// of new CQs, so another CQ's doorbell does not arm a CQ that was never armed.
+/// The first arm request for any completion writes an all-zero arm record, which is also what cleared memory contains.
+/// To distinguish the two, the device marks the record of each new CQ. Another CQ's doorbell then does not arm a CQ
+/// that was never armed.
 #[test]
 fn never_armed_cq_does_not_raise_event() {
     let (mut a, mut b) = pair();

@@ -65,7 +65,7 @@ pub struct ControlRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlState {
-    /// Not started or stopped by software.
+    /// Not yet started, or stopped by software.
     Stopped,
     /// Not running, because software tried to start it with an invalid context.
     Refused,

@@ -48,7 +48,7 @@ pub(super) struct Location<'a> {
     pub(super) file: &'a MappedFile,
     /// Offset in the file.
     pub(super) offset: u64,
-    /// Number of bytes in the window after this address.
+    /// Number of bytes in the window that follow the located byte.
     pub(super) following: u64,
     pub(super) permissions: Permissions,
 }
@@ -257,7 +257,7 @@ impl Tables {
         if self.files.len() >= self.limits.files {
             return Err(MapError::TooManyFiles(self.limits.files));
         }
-        // This cannot overflow: the sum never exceeds the limit.
+        // This cannot overflow, since the sum never exceeds the limit.
         let mapped = self.files.iter().map(|file| file.len()).sum();
         let limit = self.limits.bytes;
         if file_len > limit.saturating_sub(mapped) {

@@ -311,7 +311,8 @@ fn aligned_words_are_read_atomically() {
                 software.update_u64(iova(64), |word| Some(!word)).unwrap();
             }
         });
-        // Stop after half a second. With only one CPU, the word changes only when the scheduler switches threads.
+        // Limit the loop to half a second. With only one CPU, 100,000 changes would take too long, since the word
+        // changes only when the scheduler switches threads.
         let begun = Instant::now();
         let (mut torn, mut changes, mut before) = (None, 0, 0);
         while torn.is_none() && changes < 100_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -352,7 +353,8 @@ fn write_stores_each_byte_once() {
                     taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
                 }
             });
-            // Stop after half a second. With only one CPU, each round lasts until the scheduler switches threads.
+            // Limit the loop to half a second. With only one CPU, 200,000 rounds would take too long, since each lasts
+            // until the scheduler switches threads.
             let begun = Instant::now();
             let mut rounds = 0;
             while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {

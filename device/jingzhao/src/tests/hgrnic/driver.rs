@@ -6,7 +6,7 @@ pub(super) use drivers::jingzhao::{CQC, EQC, MPT, MTT, QPC};
 
 use super::super::Machine;
 
-/// The mailbox: one page for all commands, never cleared.
+/// Address of the mailbox, a page that all commands share. It is never cleared.
 pub(super) const MAILBOX: u64 = 0x5000;
 /// Size of an ICM mapping chunk in bytes.
 const CHUNK: u64 = 256 << 10;
@@ -31,7 +31,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Creates an allocator in its state after many allocations and frees.
+    /// Creates an allocator as it would be after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -97,7 +97,7 @@ impl Driver {
         Self::probe_fragmented(machine, &[64])
     }
 
-    /// Like [`Driver::probe`], but free memory is in fragments with these page counts.
+    /// Like [`Driver::probe`], but free memory is split into fragments with the given page counts.
     pub(super) fn probe_fragmented(machine: Machine, fragments: &[u64]) -> Self {
         let mut driver = Self {
             machine,
@@ -162,7 +162,7 @@ impl Driver {
         assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "the first 8 bytes must be written");
     }
 
-    /// Unloads the module. Its table entries remain.
+    /// Unloads the module. CQ 0 and MPT entry 0 are not deleted first.
     pub(super) fn remove(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         let of = |table, base: u64| {
@@ -190,14 +190,15 @@ impl Driver {
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy before command {op:#x}");
         let command = 1 << 23 | op_modifier << 12 | op;
         self.machine.issue(input, modifier, output, command);
-        // The command must be complete at the first read: the driver would mistake a busy command for a completed one.
+        // The command must be complete at the first read, since the driver would mistake a busy command for a completed
+        // one.
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0, "busy after command {op:#x}");
         assert_eq!(self.machine.read32(0, 0x18) & BUSY, 0);
         let [.., status] = self.machine.read32(0, 0x18).to_le_bytes();
         status
     }
 
-    /// Writes an inbox. The bytes after it remain from earlier commands.
+    /// Writes an inbox. The mailbox bytes after it remain from earlier commands.
     pub(super) fn with_inbox(&mut self, bytes: &[u8]) {
         self.machine.poke(MAILBOX, bytes);
     }
@@ -289,7 +290,7 @@ impl Driver {
         bytes
     }
 
-    /// Registers memory: writes its pages to the MTT, and its entry to the MPT.
+    /// Registers memory by writing its pages to the MTT and its entry to the MPT.
     pub(super) fn register(&mut self, pd: u32, start: u64, len: u64, access: u32) -> Region {
         let buffer = self.buffer(start, len);
         let count = buffer.pages.len() as u64;
@@ -311,6 +312,7 @@ impl Driver {
     }
 
     /// Writes MTT entries in batches of 512. A mailbox holds 508, so a second command writes the rest of a full batch.
+    /// The count in each command includes all remaining entries of the batch (J-11).
     pub(super) fn write_mtt(&mut self, first: u64, pages: &[u64]) {
         let mut start = first;
         for lot in pages.chunks(512) {
