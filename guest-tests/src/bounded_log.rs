@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Maximum size of one process's output in bytes. The first lines, which usually name the cause, are kept.
+/// Maximum size of one process's output in bytes. The first lines are kept, since they usually show what went wrong.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
 /// How often to check the size of other programs' logs. A log can exceed the limit between two checks.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);

@@ -102,7 +102,7 @@ fn kvm(kvm: &Kvm) -> Check {
     }
 }
 
-/// Checks QEMU, the kernel and the root file system, which must be cached or fetched.
+/// Checks that QEMU, the kernel and the root file system are cached or can be fetched.
 fn parts(findings: &Findings) -> Vec<Check> {
     let cached = findings.cache.as_ref().map(|cache| cache.parts.clone()).unwrap_or_default();
     let user_space = cached.user_space.map(|count| format!("{count} Debian packages"));
@@ -141,8 +141,8 @@ fn archive(findings: &Findings) -> Check {
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
-    // If everything is cached, only optional downloads are affected. Parts missing from the cache are reported by their
-    // own checks.
+    // If everything is cached, an unusable archive affects only optional downloads. Parts missing from the cache are
+    // reported by their own checks.
     if is_complete {
         limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {
@@ -150,7 +150,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains an apt error message, without the host names in it.
+/// Returns an explanation of an apt error message, without its host names, and a remedy.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [

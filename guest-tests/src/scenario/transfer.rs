@@ -211,7 +211,7 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
     })
 }
 
-/// Immediate data of the first message. The value differs between messages and does not contain zero bytes.
+/// Immediate data of the first message, chosen without zero bytes. It increases by one with each message.
 const FIRST_IMM: u32 = 0x8142_c3e1;
 
 fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {
@@ -256,8 +256,8 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Checks the messages in memory and the guard bytes at both ends. Received SENDs are not checked again: the flows have
-/// already compared them.
+/// Checks the messages in memory and the guard bytes at both ends. Received SENDs are not checked again, since the
+/// flows have already compared them.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);

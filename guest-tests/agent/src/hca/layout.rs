@@ -1,7 +1,7 @@
 //! Mailbox layouts for all commands except queue pair commands, in big-endian byte order.
 //!
 //! # Spec
-//! JingZhao interface, sections 3 and 4.4 to 4.6; vectors in 14.2 to 14.6.
+//! JingZhao interface, sections 3 and 4.4 to 4.6; test vectors in sections 14.2 to 14.6.
 
 use anyhow::{Result, ensure};
 

@@ -1,7 +1,7 @@
 //! WQEs, doorbells and CQEs, in little-endian byte order.
 //!
 //! # Spec
-//! JingZhao interface, sections 1.6, 6 and 7; vectors in 14.1, 14.8 and 14.9.
+//! JingZhao interface, sections 1.6, 6 and 7; test vectors in sections 14.1, 14.8 and 14.9.
 
 use anyhow::Result;
 

@@ -49,7 +49,7 @@ impl TaskOptions {
         copy::into_guest(&self.folder, self.logs.as_deref(), target, Path::new(FOLDER)).await
     }
 
-    /// Runs the command by polling `status`. Fails if the timeout expires first.
+    /// Waits for the command's exit status. Fails if the timeout expires first.
     pub(super) async fn limit(&self, status: impl Future<Output = Result<u8>>) -> Result<u8> {
         timeout(Duration::from_secs(self.timeout), status).await.with_context(|| {
             format!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
