@@ -137,7 +137,7 @@ pub enum Doorbells {
     /// device polls these pages and guest memory. The polling interval is 20 microseconds during traffic. It
     /// then grows with the idle time, to 1 millisecond after 8 milliseconds and to 10 milliseconds after one
     /// second. Available only for interfaces whose doorbells merely repeat information in guest memory,
-    /// currently `mthca` and `connectx`. The doorbells of the event queues of `connectx` are not mapped.
+    /// currently `mthca` and `connectx`. The event queue doorbells of `connectx` are not mapped.
     Mapped,
 }
 
