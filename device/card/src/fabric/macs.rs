@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn claimed_mac_moves_once_its_owner_is_silent() {
+    fn claimed_mac_moves_after_owner_falls_silent() {
         let mut table = MacTable::default();
         assert!(table.learn(at(0), MAC, 'a'));
         assert!(!table.learn(at(100), MAC, 'b'));

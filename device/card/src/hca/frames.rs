@@ -1,4 +1,4 @@
-//! Moves frames between the port and the fabric, by way of capture, impairments and neighbour resolution.
+//! Moves frames between the port and the fabric, applying capture, impairments and neighbour resolution on the way.
 
 use engine::TxOffloads;
 use protocol::WireError;
@@ -21,8 +21,8 @@ use crate::record::Input;
 /// a NIC sends jumbo frames. Shared-memory fabrics, whose frames can be longer, also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number
-/// of packets in a QP's turn so that a QP's frames of equal length can be sent with one system call.
+/// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. Equal to the number
+/// of packets in a QP's turn, so that one system call can send a QP's equal-length frames.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The part of a device that builds frames. A device without a NIC has only the engine.
@@ -159,8 +159,8 @@ impl<F: Frontend> Hca<F> {
             let to_self = self.port.is_own_mac(sent.dst_mac);
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
-            // These frames need an ICRC even if the fabric requires none. Members of a group may be on a wire, and
-            // frames that are passed to management or queued are in wire format.
+            // Frames to a group may reach a wire, and frames that are queued or passed to management must be in wire
+            // format. They need an ICRC even if the fabric requires none.
             if sent.dst_mac.is_multicast() || for_management || sent.dst_mac == UNRESOLVED {
                 self.outbound.seal_last();
             }

@@ -47,7 +47,7 @@ pub enum LogFormat {
 /// Starts logging to standard error, as configured by `config` and RUST_LOG. Panics are also logged.
 ///
 /// # Errors
-/// Fails if a filter directive is invalid. The error text contains the directives.
+/// Fails if a filter directive is invalid. The error message contains the directives.
 pub fn init(config: &LogConfig) -> Result<(), String> {
     let (source, directives) = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),

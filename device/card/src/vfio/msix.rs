@@ -36,9 +36,9 @@ pub struct Interrupts {
 pub enum Delivery {
     /// The client was signalled.
     Sent,
-    /// The interrupt is pending: it is masked, its vector has no eventfd, or bus mastering is disabled.
+    /// The interrupt is pending because it is masked, its vector has no eventfd, or bus mastering is disabled.
     Pending,
-    /// The interrupt was discarded: MSI-X is disabled or the vector does not exist.
+    /// The interrupt was discarded because MSI-X is disabled or the vector does not exist.
     Nowhere,
 }
 
@@ -112,8 +112,8 @@ impl Interrupts {
         self.gate.enabled
     }
 
-    /// Raises `vector`, which becomes pending if it is masked or has no eventfd. An interrupt on an unknown vector is
-    /// discarded.
+    /// Raises `vector`. The interrupt becomes pending if it cannot be sent yet, and is discarded if MSI-X is disabled
+    /// or the vector is unknown.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
         let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
@@ -187,7 +187,7 @@ impl Interrupts {
     }
 
     /// Closes all eventfds and clears the client's masks. Called when the client has disabled MSI-X. Pending bits stay
-    /// set: QEMU closes all eventfds and sets them again whenever the driver starts to use another vector.
+    /// set because QEMU closes all eventfds and sets them again whenever the driver starts to use another vector.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();
@@ -279,8 +279,8 @@ impl Vector {
         }
     }
 
-    /// Signals the eventfd. Errors are ignored. If the counter is full, an earlier signal is still unread, and if the
-    /// descriptor is not an eventfd, only the client is affected.
+    /// Signals the eventfd. Errors are harmless and ignored. A full counter means that an earlier signal is still
+    /// unread, and a descriptor that is not an eventfd affects only the client.
     fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {
             if let Some(sink) = sink {
