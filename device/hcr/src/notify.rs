@@ -20,8 +20,9 @@ pub enum Notify {
 #[error("completion lost: {fault}")]
 pub struct CqError {
     pub fault: Fault,
-    /// Whether this is the queue's first loss. Only the first loss raises an event. Later losses result from it, as
-    /// when the requests of a QP that lost a completion are flushed.
+    /// Whether this is the queue's first loss. Only the first loss raises an event. Later losses are consequences of
+    /// the first. For example, a QP that has lost a completion flushes its requests, whose completions are then also
+    /// lost.
     pub first: bool,
 }
 
@@ -54,7 +55,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault once the queue has a new buffer, which has no gap.
+    /// Clears the fault. Called when the queue moves to a new buffer, which has no gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }

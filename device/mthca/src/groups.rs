@@ -1,7 +1,7 @@
 //! The multicast table: hash buckets, each with a chain of entries.
 //!
-//! Software maintains the chains and may leave a copy of an entry in a slot that no longer belongs to any chain. The
-//! device must walk a chain to find its members.
+//! Software maintains the chains and may leave a copy of an entry in a slot that no longer belongs to any chain. To
+//! find the members of a group, the device must therefore walk the chain of the group's bucket.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
@@ -12,13 +12,13 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Maximum number of entries visited for one packet. It is needed because software can link a chain to itself. Hash
-/// collisions among 2^12 groups are unlikely to produce chains anywhere near this long.
+/// Maximum number of entries visited for one packet. A limit is needed because software can link a chain to itself.
+/// Hash collisions among 2^12 groups are unlikely to produce chains anywhere near this long.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
 ///
-/// At most 2^16 entries, which occupy 16 MiB. INIT_HCA rejects more.
+/// The table has at most 2^16 entries, which occupy 16 MiB. INIT_HCA rejects a larger table.
 #[derive(Debug, Default)]
 pub struct Groups(BTreeMap<u32, Box<Mgm>>);
 

@@ -206,7 +206,7 @@ impl Lan {
     }
 
     /// Reads a register. Returns `None` if the register belongs to another block. Queue registers are 32 bits wide, and
-    /// counters up to 40.
+    /// counters are up to 40 bits wide.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         Some(match register {
             Register::QtxCommHead(queue) => self.transmit_head(queue).into(),
@@ -491,7 +491,8 @@ impl Lan {
         self.receive.get_mut(usize::from(number))
     }
 
-    /// Adds `more` completed descriptors to a transmit queue's pending interrupt cause.
+    /// Raises a transmit queue's interrupt cause for `more` completed descriptors. If the cause is already pending,
+    /// adds to its count.
     fn complete(&mut self, number: u16, more: u32) {
         let pending = self.causes.iter_mut().find_map(|cause| match cause {
             Cause::Transmit { queue, done } if *queue == number => Some(done),

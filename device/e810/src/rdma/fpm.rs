@@ -17,7 +17,7 @@ use super::hmc::{Hmc, Pbles};
 use crate::limits::{Limits, MAX_CEQS, MAX_TIMERS};
 
 /// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten segments. The
-/// remaining segments are spare, because drivers commit more objects of some kinds than the device offers.
+/// remaining segments are a reserve for drivers that commit more objects of some kinds than the device offers.
 const OTHER_SEGMENTS: u16 = 63;
 /// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;

@@ -26,7 +26,7 @@ use crate::recv_queue::RecvQueue;
 use crate::umem::Umems;
 use crate::uses::{Object, Used};
 
-/// TCP flag ACK: RFC 9293, section 3.1.
+/// TCP's ACK flag (RFC 9293, section 3.1).
 const ACK: u8 = 0x10;
 
 /// Why an RQ does not receive a frame.
@@ -233,8 +233,8 @@ impl Rq {
             None => ([frame, &[]], None),
         };
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Section 16.2 permits either an error CQE or dropping the frame. The device drops the frame. After an error,
-        // the driver would reset the RQ, and a peer with a larger MTU could stall the RQ in this way.
+        // Section 16.2 leaves the handling of a frame that is too long to the device, which drops it. After an error
+        // CQE, the driver would reset the RQ, so a peer with a larger MTU could stall the RQ.
         if wqe.capacity() < len as u64 {
             return Err(RxError::TooLong);
         }

@@ -29,7 +29,7 @@ use crate::umem::Umems;
 use crate::uses::{Object, Used};
 use crate::work_queue::{Advance, TooMany};
 
-/// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
+/// Length of an Ethernet header (IEEE 802.3-2022, clause 3.1.1).
 pub const ETHERNET_LEN: usize = 14;
 
 /// Number of send queue blocks to copy at once. The number is small because SQs take turns after each frame, and the
@@ -210,8 +210,8 @@ impl Sq {
         }
     }
 
-    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored: its counter may be
-    /// stale.
+    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored because its counter may
+    /// be stale.
     pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
         match self.record(dma) {
             Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
@@ -384,7 +384,7 @@ fn append_frame(
     if tags.is_empty() {
         data.take(&env.memory, len, out)?;
     } else {
-        // A tag is inserted only without an inline header. The data therefore starts with the MAC addresses.
+        // Tags are inserted only if there is no inline header, so the data starts with the MAC addresses.
         data.take(&env.memory, ADDRESSES_LEN, out)?;
         out.extend_from_slice(tags);
         data.take(&env.memory, len, out)?;

@@ -1,4 +1,4 @@
-//! Memory keys with strided layouts, and the invalidation of indirect keys, as libmlx5 uses them (mlx5 interface,
+//! Memory keys with strided layouts and invalidation of indirect keys, both as used by libmlx5 (mlx5 interface,
 //! sections 13.2 and 13.3).
 
 use card::frontend::testing::{exchange, pattern};
@@ -19,7 +19,7 @@ use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
 const FAILED: u8 = Syndrome::WindowBind.code();
-/// Size of the translation lists under test, in units of 16 bytes.
+/// Size of the translation lists under test, in 16-byte units.
 const UNITS: u32 = 4;
 
 /// Creates a free indirect key, as `mlx5dv_create_mkey` does.
@@ -70,7 +70,7 @@ fn interleaved(user: &User, repetitions: u32, offsets: &[u64]) -> Vec<u8> {
     list
 }
 
-/// Returns the UMR that libmlx5 posts for `IBV_WR_LOCAL_INV`, whether the key is a window or not.
+/// Returns the UMR that libmlx5 posts for `IBV_WR_LOCAL_INV`, whether or not the key is a window.
 fn local_invalidate<'data>(key: u32) -> SendWqe<'data> {
     let control = UmrControl {
         inline: true,

@@ -24,7 +24,7 @@ codes! {
 }
 
 layout! {
-    /// Entry of the GID table: an address that packets can be sent from, and that the port receives packets for.
+    /// Entry of the GID table: an address that the port can send packets from and accepts packets for.
     pub struct RoceEntry[32] big_endian {
         /// IP address. IPv4 addresses are in the last four bytes.
         @0x00         gid: [u8; 16],

@@ -17,7 +17,8 @@ impl Requester {
             (RnrState::Waiting { until }, _) => {
                 WaitReason::ReceiverNotReady { left: until.saturating_since(now), refusals, most }
             }
-            // While probing, the window is narrow. If it is full, the requester is waiting for the reply to the probe.
+            // The window is narrow while the requester is probing. If it is full, the requester is waiting for the
+            // reply to the probe.
             (RnrState::Probing, WaitReason::Window { .. }) => WaitReason::AskedAgain { refusals, most },
             (RnrState::Probing, WaitReason::NothingPosted) => WaitReason::AskedAgain { refusals, most },
             (_, blocked) => blocked,
