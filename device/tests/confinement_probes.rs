@@ -340,7 +340,7 @@ probes! {
         denied_from_abi_9(intruder, sent);
     };
     can_send_udp_to_any_address: |_| {
-        // The configuration does not contain peers, so the destination is not one of its addresses.
+        // The configuration has no peers, so the destination is not a configured address.
         let [from, to] = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| UdpSocket::bind(address).unwrap());
         from.send_to(b"x", to.local_addr().unwrap()).unwrap();
         assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);

@@ -35,7 +35,7 @@ fn every_interface_works_after_fuzzed_input() {
     let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
     let all: Vec<_> = interfaces::ALL.iter().map(|interface| interface.key).collect();
     assert_eq!(fuzzed, all);
-    // Run the interfaces in parallel. One after another, they would take longer than all other tests.
+    // Run the interfaces in parallel. In sequence, they would take longer than any other test.
     std::thread::scope(|scope| {
         for (_, run, size) in device_fuzz::INTERFACES {
             scope.spawn(move || random_inputs(200, *size, run));

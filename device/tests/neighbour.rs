@@ -497,8 +497,8 @@ fn violate_protocol(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// Returns a file on a full tmpfs. Without permission to mount, returns a file backed by huge pages, which the host
-/// probably lacks.
+/// Returns a file on a full tmpfs. If the process may not mount one, returns a file backed by huge pages, which the
+/// host probably does not have.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {

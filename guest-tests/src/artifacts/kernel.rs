@@ -25,7 +25,7 @@ pub enum KernelChoice {
 /// Page size of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// 4 KiB, the default of Debian's kernels.
+    /// 4 KiB, the default for Debian's kernels.
     Usual,
     /// 16 KiB, as in Debian's arm64 kernels whose names end in `-16k`.
     Of16KiB,

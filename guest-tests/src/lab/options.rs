@@ -79,7 +79,7 @@ impl Options {
     }
 }
 
-/// Options of scenarios with random choices.
+/// Options for scenarios that run for a fixed time or make random choices.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
     /// Duration, in minutes, of scenarios that run for a fixed time, such as `torture` [default: 5]
@@ -91,7 +91,7 @@ pub struct Chance {
 }
 
 fn mebibytes(text: &str) -> Result<u32, String> {
-    /// Minimum memory, in MiB, for Debian's kernel to unpack its initramfs.
+    /// Memory, in MiB, that Debian's kernel needs to unpack its initramfs.
     const LEAST_MIB: u32 = 128;
     let size = size_in_mebibytes(text)?;
     if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }

@@ -14,7 +14,7 @@ pub(super) struct Completion {
     /// Whether a receive completed rather than a send.
     pub(super) is_receive: bool,
     pub(super) qpn: u32,
-    /// The number that the driver gave to the QP.
+    /// The number that the driver assigned to the QP.
     pub(super) user_index: u32,
     /// Index of the WQE.
     pub(super) index: u16,
@@ -28,8 +28,8 @@ pub(super) struct Completion {
 pub(super) struct Completions {
     ring: Ring,
     record: usize,
-    /// Number of arm requests so far. Each has been followed by an event, so the low two bits are the sequence number
-    /// of the next request.
+    /// Number of arm requests so far. Since each has led to an event, the low two bits of this number are the sequence
+    /// number of the next request.
     arms: u32,
 }
 
@@ -115,7 +115,7 @@ mod tests {
         let mut completions = Completions::new(&mut arena, 6).unwrap();
         let (start, _) = completions.place();
         assert!(completions.next(&arena).unwrap().is_none());
-        // Section 26: the completions of a SEND of 512 bytes at the responder and at the requester.
+        // Section 26: the responder's and the requester's completions of a 512-byte SEND.
         write(&arena, start, &[(0x20, 7), (0x2c, 0x200), (0x38, 0x83), (0x3c, 0x0005_0020)]);
         write(&arena, start + 64, &[(0x20, 9), (0x38, 0x0a00_0084), (0x3c, 0x0006_0000)]);
         let received = completions.next(&arena).unwrap().unwrap();

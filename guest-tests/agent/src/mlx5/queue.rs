@@ -1,4 +1,4 @@
-//! The rings in memory that the device writes, and the event queue.
+//! In-memory rings that the device writes to, and the event queue.
 //!
 //! # Spec
 //! mlx5 interface, sections 7 to 9.
@@ -8,14 +8,14 @@ use anyhow::{Result, ensure};
 use super::bytes::get_u32;
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Length of an entry in bytes, the same for both kinds of rings.
+/// Length of a CQ or EQ entry in bytes.
 pub(super) const ENTRY: usize = 64;
-/// Offset of the owner bit's byte within an entry.
+/// Offset, within an entry, of the byte that contains the owner bit.
 pub(super) const OWNER: usize = 0x3f;
 /// Size of a doorbell page (UAR) in bytes.
 pub(super) const UAR: u64 = 4096;
 
-/// A ring that the device writes and the driver reads.
+/// A ring that the device writes to and the driver reads from.
 #[derive(Debug)]
 pub(super) struct Ring {
     offset: usize,

@@ -180,7 +180,7 @@ pub struct CreateCq {
     pub pd: u32,
     /// Protection domain of the buffer's region. Defaults to `pd`. If the two differ, the device cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// Value of the bits of the CQ number above the table's index mask.
+    /// Value of the CQ number's bits above the table's index mask.
     pub high_bits: u32,
     /// Event queue that receives the completion events, or `None` for event queue 0.
     pub eq: Option<EqId>,

@@ -98,7 +98,7 @@ async fn armed(pair: &mut Pair) -> Result<()> {
     setup.send(pair, true).await?;
     setup.arm_cq(pair).await?;
     setup.send(pair, false).await?;
-    // If the second message had raised an event, two events would arrive.
+    // If the second message had raised an event, two events would have arrived.
     setup.eq.expect(&mut pair.b.vm, setup.event()).await?;
     setup.destroy(pair).await
 }

@@ -129,8 +129,8 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
 /// Checks that the NIC's counters are consistent with the kernel's and that neither shows an error.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
-    // Read the kernel's counters first. As the kernel counts a frame after the NIC does, they cannot exceed the
-    // counters that the NIC reports later.
+    // Read the kernel's counters first. They cannot exceed the NIC counters read afterwards, since the kernel counts
+    // each frame after the NIC does.
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
     let nic = statistics(&mut station.vm, &device).await?;
@@ -142,8 +142,8 @@ pub(super) async fn counted(station: &mut Station) -> Result<()> {
         let value = links.pointer(&format!("/0/stats64/{place}")).and_then(Value::as_u64);
         value.with_context(|| format!("{place} is missing in {links}"))
     };
-    // The NIC's counts can exceed the kernel's because it counts frames on the wire: a packet may be sent as several
-    // frames, and received frames are counted before they are merged.
+    // The NIC counts frames on the wire, so its counts can exceed the kernel's. A packet may be sent as several frames,
+    // and received frames are counted before they are merged.
     let (sent, received, errors) = if station.is_connectx() { CONNECTX } else { E810 };
     let (sent, received) = (nic_count(sent)?, nic_count(received)?);
     let (sent_kernel, received_kernel) = (kernel_count("tx/packets")?, kernel_count("rx/packets")?);

@@ -7,7 +7,7 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// Range of pauses before each disturbance, in milliseconds.
+/// Range of the pause before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
 /// Range of durations for lasting disturbances, in milliseconds. Even two in a row end before a requester exhausts its
 /// retries ([`super::RETRY_TIME`]) and loses its connection.

@@ -216,7 +216,7 @@ async fn serve(listener: TcpListener, job: String, size: u8) {
     }
 }
 
-/// Receives the messages of one guest.
+/// Receives messages from one guest.
 async fn converse(stream: TcpStream, job: String, size: u8, events: mpsc::Sender<Event>) {
     let (reader, mut writer): (OwnedReadHalf, _) = stream.into_split();
     let mut reader = BufReader::new(reader.take(LONGEST));
