@@ -98,10 +98,10 @@ enum Part {
     Mrs,
     /// Message rate by number of HCAs; CPU time of idle daemons
     Hcas,
-    /// One ConnectX with a queue pair that is connected to itself: rate, latency and bandwidth, with trapped and with
-    /// mapped doorbells
+    /// One ConnectX card with a queue pair that is connected to itself: rate, latency and bandwidth, with trapped and
+    /// with mapped doorbells
     Loopback,
-    /// Two ConnectX: message rate, CPU time per message and bandwidth, with trapped and with mapped doorbells
+    /// Two ConnectX cards: message rate, CPU time per message and bandwidth, with trapped and with mapped doorbells
     Connectx,
 }
 
