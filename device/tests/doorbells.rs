@@ -154,7 +154,7 @@ fn idle_device_detects_write_to_mapped_doorbell() {
 }
 
 #[test]
-fn each_client_gets_own_doorbell_file() {
+fn each_client_gets_its_own_doorbell_file() {
     let daemon = start(&[]);
     let first = with_cq(&daemon);
     let file = |vmm: &Vmm| -> File {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_qp_explanation_gives_wait_reason() {
+    fn explanation_of_idle_qp_gives_wait_reason() {
         assert_eq!(
             explained(IDLE),
             [
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn xrc_qp_explanation_shows_none_for_missing_side() {
+    fn explanation_of_xrc_qp_shows_none_for_missing_side() {
         let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
         let lines = explained(initiator);
         assert_eq!(
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_peer_explanation_has_psn_and_retries() {
+    fn explanation_of_silent_peer_gives_psn_and_retries() {
         let unanswered = Unanswered {
             oldest: 0x100,
             packets: 2,
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_qp_explanation_gives_cause() {
+    fn explanation_of_failed_qp_gives_cause() {
         let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
         let ended = Some(Ended { ago: Duration::from_secs(3), by });
         assert_eq!(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_queue_explanation_comes_from_device() {
+    fn explanation_of_nic_queue_comes_from_device() {
         let queue = Some(vec!["RQ 0x4001: ready".to_owned()]);
         let ignored = Some(IgnoredRow { count: 2, last: "foreign_page".to_owned() });
         let lines = lines(0x4001, &Explanation { situation: None, ignored, queue }).unwrap();

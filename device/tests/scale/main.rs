@@ -169,7 +169,7 @@ fn every_uar_page_accepts_doorbells() {
 
 /// With an emulated IOMMU, the VMM maps and unmaps each page as a separate range.
 #[test]
-fn maximum_dma_ranges_can_be_mapped() {
+fn maximum_number_of_dma_ranges_can_be_mapped() {
     const RANGES: u64 = 65_535;
     let _alone = alone();
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rotated_file_starts_with_head() {
+    fn each_rotated_file_starts_with_header() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(15);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_keeps_newest_records_with_head() {
+    fn ring_keeps_newest_records_with_header() {
         let most = RingBytes::try_from(RingBytes::LEAST).unwrap();
         let keep = Keep::Memory(most);
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(1);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_list_corrects_maximum() {
+    fn longer_list_invalidates_maximum() {
         let mut longest = MaxListLength::default();
         longest.complete_with(1);
         longest.more_than(1);

@@ -202,7 +202,7 @@ fn wrong_key_causes_remote_access_error() {
 }
 
 #[test]
-fn lkey_from_other_pd_fails_send_queue() {
+fn lkey_from_other_pd_moves_qp_to_error() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwMpt, 0, 5, &[]);
     let mut foreign = region(DATA_KEY, 4, DATA_VA, DATA_LEN, MptFlags::LOCAL_WRITE).emit();

@@ -32,7 +32,7 @@ fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
 
 /// Section 20, M-31: the driver may request an output that is shorter than the output header.
 #[test]
-fn output_shorter_than_header_is_truncated() {
+fn header_is_truncated_to_requested_output_length() {
     let mut driver = powered_on();
     let enable = Command::EnableHca(Function { function: 0 }).emit(0);
     assert_eq!(driver.execute(&enable, 12), [0; 12]);
@@ -110,7 +110,7 @@ fn invalid_slots_are_rejected() {
     assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
 }
 
-/// When a circular chain returns to a block, its number no longer matches its position in the chain.
+/// When a circular chain returns to a block, the block's number does not match its new position in the chain.
 #[test]
 fn circular_mailbox_chain_causes_block_number_error() {
     let mut driver = enabled();

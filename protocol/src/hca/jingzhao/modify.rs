@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox_state_is_ignored() {
+    fn qp_state_in_mailbox_is_ignored() {
         let zeroed = Qpc::default();
         let err = rts().modify(Transition::ToErr, &zeroed).unwrap();
         assert_eq!(err.image.state(), Some(QpState::Err));
