@@ -253,7 +253,7 @@ impl TryFrom<ConfigFile> for Config {
 /// Checks that devices can run together in one process. Each device is paired with its name for error messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`] if two devices conflict or if all devices together may map too much guest memory.
+/// [`ConfigError::Value`] if two devices conflict or if the sum of their guest memory limits is too high.
 pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
     let mut numbers = HashMap::new();
     let mut macs = HashMap::new();

@@ -17,8 +17,8 @@
 //! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the length of its
 //! content (4 bytes), the XXH3-64 of the content (8 bytes), and the content. Numbers are little-endian. The first chunk
 //! contains the header, a JSON object. All other chunks contain complete entries. As entries refer to earlier ones, a
-//! recording must be read from its beginning. If the writer was killed, the recording ends with the last complete
-//! chunk. The header's `format` must be [`FORMAT`].
+//! recording must be read from its beginning. If the writer was killed, the recording is readable up to the last
+//! complete chunk. The header's `format` must be [`FORMAT`].
 
 mod chunk;
 mod codec;

@@ -14,7 +14,7 @@
 //! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
 //!
-//! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
+//! Until then, the slot counts as free, and the peer gets an RNR NAK (RC) or its message is dropped (UC, UD).
 //!
 //! While the maximum is unknown, the device cannot always determine whether a list is complete. RC then waits until the
 //! list has been unchanged for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when
@@ -338,8 +338,9 @@ impl RecvQueue {
 
     /// Determines the state of a slot that looks posted although its valid bit is clear. Returns `None` if software has
     /// set the bit in the meantime. A slot briefly looks like this while software is still writing the list or has not
-    /// set the bit yet. It therefore counts as posted only when two reads agree and every element looks written. If an
-    /// element never looks written, the request may be invalid, so RC uses the slot after the settle time.
+    /// set the bit yet. It therefore counts as posted only when two reads agree and every element looks written. An
+    /// element of an invalid request may never look written, so RC stops waiting after the settle time and uses the
+    /// slot as it is.
     fn inspect_unmarked(
         &mut self,
         now: Instant,
@@ -426,7 +427,7 @@ impl RecvQueue {
         self.ring.read(mem, self.at(following), &mut head)?;
         let first = &head[GRANULE..];
         // When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has
-        // already been consumed. The bit alone is not enough.
+        // already been consumed. The bit alone is therefore not enough.
         let started = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
         Ok(started)

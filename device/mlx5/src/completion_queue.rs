@@ -192,7 +192,7 @@ impl CompletionQueue {
     }
 
     /// Marks the doorbell record of a new queue as never armed. An inaccessible record stays unmarked, which is
-    /// harmless: the device cannot poll it.
+    /// harmless because the device cannot poll it.
     pub fn mark_never_armed(&self, dma: &GuestMemory) {
         let [.., a, b, c, d] = CqRecord { never_armed: true, ..CqRecord::default() }.emit();
         let arm_word = Iova::new(self.context.record.get() | 4);

@@ -19,9 +19,7 @@ use super::uses::Object;
 #[derive(Debug)]
 pub struct Users {
     contexts: Numbered<UserRights>,
-    /// Owners of all objects except the kernel's.
-    ///
-    /// Each object has at most one entry.
+    /// Owners of all objects that do not belong to the kernel.
     owners: BTreeMap<Object, User>,
     owned: Owned,
 }

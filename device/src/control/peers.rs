@@ -12,7 +12,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// A call to a device's thread about its peers, with a channel for the answer.
+/// A request that a device's thread list or change the device's peers, with a channel for the reply.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.
@@ -31,7 +31,7 @@ pub enum PeerList {
     Members(Vec<MemberRow>),
 }
 
-/// Why a call about peers failed.
+/// Why a peer request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
     /// The fabric has no list of peers.
@@ -59,9 +59,9 @@ impl PeerCall {
         }
     }
 
-    /// Executes the call and sends the answer. If the call adds or removes a peer with a configured MAC, the peer's
-    /// static neighbour entries are added to or removed from the port. Errors from `send` are ignored: the caller may
-    /// have disconnected.
+    /// Executes the request and sends the reply. If the request adds or removes a peer with a configured MAC, the
+    /// peer's static neighbour entries are added to or removed from the port. Errors from `send` are ignored, since the
+    /// caller may have disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {

@@ -29,8 +29,8 @@ use crate::identity::Identity;
 /// dropped.
 ///
 /// A frame triggers at most one reply, which goes to the frame's source and is not longer than the frame. A peer
-/// therefore cannot use this port to amplify traffic. The only exception is the advertisement sent in reply to a probe:
-/// it is longer than the probe by an eight-byte option (RFC 4861, section 7.2.4).
+/// therefore cannot use this port to amplify traffic. The only exception is the advertisement sent in reply to a probe,
+/// which is longer than the probe by an eight-byte option (RFC 4861, section 7.2.4).
 pub(super) const MAX_WAITING: usize = 256;
 
 const HOP_LIMIT: u8 = 64;
@@ -63,7 +63,8 @@ impl HostStack {
         }
     }
 
-    /// Reserves another host's addresses for its MAC. Addresses that are already reserved are skipped.
+    /// Adds static neighbour entries that map another host's IP addresses to its MAC. Skips the port's own addresses
+    /// and addresses with a static entry for a different MAC.
     pub(super) fn add_static_neighbour(&mut self, own: &Identity, other: &Identity) {
         if other.mac == own.mac {
             return;
@@ -158,7 +159,7 @@ impl HostStack {
             // Only a solicitation may have an unspecified source (RFC 4862).
             _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(cx, &advertisement),
-            // Ignore multicast requests, as RFC 4443, section 4.2, permits: every group member would reply.
+            // RFC 4443, section 4.2, permits ignoring multicast requests, to which every group member would reply.
             Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };

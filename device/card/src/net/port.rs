@@ -201,8 +201,8 @@ impl Port {
         }
     }
 
-    /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is enabled, RoCE packets to a group
-    /// or to the RDMA half are for the engine instead.
+    /// Returns whether a frame is for the NIC. While the RDMA half is enabled, RoCE packets to a group or to the RDMA
+    /// half are for the engine instead. Always returns false on a port without a NIC.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match &self.owner {
             PortOwner::HostStack(_) => false,
@@ -236,7 +236,7 @@ impl Port {
     }
 
     /// Counts a frame for the NIC and returns whether it is accepted. Unless loopback is enabled, frames from the NIC's
-    /// own MAC are rejected: they are reflected multicasts, or come from a host with the same MAC.
+    /// own MAC are rejected, since they are reflected multicasts or come from a host with the same MAC.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
@@ -266,7 +266,7 @@ impl Port {
     }
 
     /// Removes a priority tag (VLAN ID 0), which switches may add to untagged frames. Returns `None` for a frame with
-    /// any other VLAN ID: this port does not belong to a VLAN. Frames for a NIC are returned unchanged.
+    /// any other VLAN ID, since this port does not belong to a VLAN. Frames for a NIC are returned unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
@@ -341,7 +341,8 @@ impl Port {
         self.stats.lost_unresolved += 1;
     }
 
-    /// Reserves another host's addresses for its MAC. Addresses that are already reserved are skipped.
+    /// Adds static neighbour entries that map another host's IP addresses to its MAC. Skips the port's own addresses
+    /// and addresses with a static entry for a different MAC. Has no effect on the port of a NIC.
     pub fn add_static_neighbour(&mut self, other: &Identity) {
         self.discard_flows();
         if let PortOwner::HostStack(host_stack) = &mut self.owner {
@@ -349,7 +350,7 @@ impl Port {
         }
     }
 
-    /// Releases the addresses reserved by [`Port::add_static_neighbour`].
+    /// Removes the entries added by [`Port::add_static_neighbour`].
     pub fn remove_static_neighbour(&mut self, other: &Identity) {
         self.discard_flows();
         if let Some(host_stack) = self.host_stack() {
@@ -361,8 +362,8 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame that this HCA sent to itself. Such a frame does not pass through the fabric and may need an
-    /// offload.
+    /// Handles a frame that this HCA sent to itself. Such a frame bypasses the fabric, so its ICRC may not have been
+    /// computed and its payload may not have been segmented; see [`Offload`].
     pub fn receive_own<'a>(&mut self, frame: &'a [u8], offload: Offload) -> Option<RoceFrame<'a>> {
         let accepted = self.accepted_own.as_ref();
         if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, offload)) {

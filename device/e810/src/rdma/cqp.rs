@@ -30,7 +30,7 @@ pub(in super::super) struct Cqp {
 enum State {
     #[default]
     Stopped,
-    /// The queue was not created: the host context was invalid.
+    /// The queue was not created because the host context was inaccessible or invalid.
     Refused,
     Running(Running),
 }

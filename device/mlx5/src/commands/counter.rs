@@ -35,14 +35,14 @@ pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output,
     Ok(output)
 }
 
-/// Returns the counts since the port was created. The command's `clear` flag has no effect: clearing would also change
-/// the counters that MADs report.
+/// Returns the counts since the port was created. The command's `clear` flag has no effect, because clearing would also
+/// change the counters that MADs report.
 pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
     let frames = call.resources.port.ethernet().map(|port| &port.frames);
     let (received, sent) = frames.map_or_else(Default::default, |frames| (frames.received, frames.sent));
     let counters = call.cx.view().counters;
     let packets = |packets, bytes| TrafficCounter { packets, bytes };
-    // All octets are reported as unicast. The port has a single octet counter for unicast and multicast packets.
+    // Report all octets as unicast, since the port has a single octet counter for unicast and multicast packets.
     let vport = VportCounters {
         rx_errors: packets(counters.receive_errors, 0),
         tx_errors: packets(counters.transmit_discards, 0),

@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Creates a few objects so that some of the random object numbers are valid.
+/// Returns a driver with a few objects, so that some of the random object numbers are valid.
 fn populated() -> Driver {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
@@ -185,9 +185,9 @@ fn device_can_restart_after_random_bar_stores() {
         let offset = offset / len as u64 * len as u64;
         let mut data = [0; 8];
         random.fill(&mut data);
-        // Some of the stores also change the command queue address.
         driver.store(card::vfio::Bar::Bar0, offset, &data[..len]);
     }
+    // The random stores may have changed the command queue address, so set it again.
     driver.start();
     driver.ok(&Command::EnableHca(Function { function: 0 }));
 }

@@ -269,7 +269,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks at the end of the run that the engine has not fetched requests that its owner must flush.
+    /// Checks at the end of the run that, for a QP in ERR whose requests the engine's owner flushes, the engine has
+    /// fetched no more requests than necessary.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };
         self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))

@@ -1,16 +1,16 @@
 //! How the members of a ring find each other and create links.
 //!
 //! A message to a member is sent to the socket named after the member's MAC, and only that member can read it. Each
-//! call and each answer carries a token. Only the member that received the token can repeat it in a later message. A
-//! connecting member is trusted only after it has repeated a token:
+//! call and each answer carries a token. Only the member that received the token can echo it in a later message. A
+//! connecting member is trusted only after it has echoed a token:
 //!
 //! ```text
 //! newcomer -> member's socket     call, token a
-//! member   -> newcomer's socket   answer, token b, repeats token a
+//! member   -> newcomer's socket   answer, token b, echoes token a
 //! ```
 //!
 //! The answer authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the shared
-//! memory and sends it with token b. Otherwise, it calls again, repeating token b and adding a new token, and the
+//! memory and sends it with token b. Otherwise, it calls again, echoing token b and adding a new token, and the
 //! member creates the shared memory. If two members call each other concurrently, the member with the larger MAC still
 //! creates the memory, and they end up with one link. Once a member has proved its MAC, its new link replaces any
 //! existing link to that MAC.

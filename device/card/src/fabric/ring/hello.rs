@@ -59,7 +59,7 @@ struct Raw {
 #[derive(Debug)]
 pub(super) struct Hello {
     pub(super) from: Identity,
-    /// Token to repeat in the answer.
+    /// Token to echo in the answer.
     pub(super) token: Option<Token>,
     /// Token of the message being answered.
     pub(super) answered: Option<Token>,

@@ -1,7 +1,7 @@
 //! Tokens prove that a message comes from the member named as its sender.
 //!
 //! A token is sent to the socket that is named after the member's MAC. Only the process that listens on this socket can
-//! read the token. A message that repeats the token comes from that process, regardless of what other ring members
+//! read the token. A message that echoes the token must therefore come from that process, whatever other ring members
 //! claim.
 
 use std::collections::VecDeque;
@@ -10,18 +10,18 @@ use std::num::NonZeroU64;
 
 use protocol::ids::MacAddr;
 
-/// Maximum number of unanswered tokens per member. At the limit, a new token invalidates the oldest one.
+/// Maximum number of valid tokens per member. At the limit, a new token invalidates the oldest one.
 const MAX_OF_MEMBER: usize = 4;
 
-/// Maximum number of unanswered tokens across all members.
+/// Maximum number of valid tokens across all members.
 const MAX: usize = 512;
 
-/// A nonce. It is never 0, which stands for a missing token in messages.
+/// A nonce, never 0. In a message, 0 stands for the absence of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(NonZeroU64);
 
 impl Token {
-    /// Creates a token from a number. Returns `None` for 0, which stands for a missing token in messages.
+    /// Returns the token with this value, or `None` if the value is 0.
     pub(super) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
@@ -31,10 +31,10 @@ impl Token {
     }
 }
 
-/// Tokens that have been sent but not repeated yet.
+/// Tokens that have been sent and are still valid.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    /// Tokens that have been sent, oldest first.
+    /// Valid tokens and the members to which they were sent, oldest first.
     sent: VecDeque<(MacAddr, Token)>,
     /// Randomly keyed hash function. Each token is the hash of a counter, `made`.
     random: RandomState,
@@ -56,10 +56,9 @@ impl Tokens {
         Some(token)
     }
 
-    /// Returns whether a message that repeats the token `repeated` comes from the process that owns the socket for
-    /// `mac`.
-    pub(super) fn proves(&self, mac: MacAddr, repeated: Option<Token>) -> bool {
-        repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
+    /// Returns whether a message that echoes the token `echoed` comes from the process that owns the socket for `mac`.
+    pub(super) fn proves(&self, mac: MacAddr, echoed: Option<Token>) -> bool {
+        echoed.is_some_and(|token| self.sent.contains(&(mac, token)))
     }
 
     /// Invalidates the token that established a link, and all earlier tokens of the same member. Later tokens stay
