@@ -19,8 +19,9 @@
 //! assert_eq!(node.emit()[4], 0b1010);
 //! ```
 //!
-//! From the table, the macro generates a struct with these public fields, its length, `parse`, `emit` and a description
-//! for traces. The position of a field has one of three forms:
+//! From the table, the macro generates a struct with a field for each row, the constant `LEN`, the functions `parse`,
+//! `parse_prefix` and `emit`, and a description for traces. Fields, `LEN` and the functions have the visibility of the
+//! struct. The position of a field has one of three forms:
 //!
 //! - `@4`: the field begins at byte 4 and has the width of its type.
 //! - `@4[3:1]`, `@4[0]`: bits of the object, numbered from the lowest bit of byte 4.

@@ -89,7 +89,7 @@ fn srqn(bth: &Bth, [_, b, _, d]: [u64; 4]) -> Option<Srqn> {
     bth.opcode.has_xrceth().then(|| Srqn::new(u32::try_from((b ^ d) & 0xffff_ffff).unwrap()))
 }
 
-/// Returns the number of bytes from the BTH to the ICRC when the packet is sent in a frame of its own.
+/// Returns the number of bytes from the BTH through the ICRC when the packet is sent in a frame of its own.
 fn packet_bytes(frame: &RoceFrame<'_>, encap: &Encap) -> usize {
     let Packet { bth, srqn, ext, payload } = frame.packet;
     let mut out = Vec::new();

@@ -235,8 +235,8 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns the number of data units written to a slot and the way in which the written part ends. Assumes that no
-/// region has key FFFFFFFFh.
+/// Returns the number of data units written to a slot, and how the written part ends. Assumes that no region has key
+/// FFFFFFFFh.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)
