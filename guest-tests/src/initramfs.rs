@@ -1,4 +1,4 @@
-//! A guest's initramfs: the agent as `/init`, busybox for users, and the scenario's modules.
+//! A guest's initramfs: the agent as `/init`, busybox for interactive use, and the scenario's modules.
 //!
 //! The initramfs is an uncompressed `newc` cpio archive. QEMU passes it to the kernel in memory, and decompression
 //! would be slow under TCG. If a scenario needs a root file system, the archive contains the file system modules, and
@@ -29,7 +29,7 @@ impl Initramfs {
         archive
     }
 
-    /// Adds a static busybox under its own name and under the names of its `applets`.
+    /// Adds a static busybox and a symbolic link to it for each of its `applets`.
     pub fn add_busybox<'a>(&mut self, program: &[u8], applets: impl IntoIterator<Item = &'a str>) {
         self.file("bin/busybox", 0o755, program);
         for applet in applets.into_iter().filter(|applet| *applet != "busybox") {

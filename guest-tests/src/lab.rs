@@ -161,7 +161,7 @@ impl Lab {
     /// directory. It uses the user's daemon, but not the user's kernel or other guest components.
     ///
     /// # Errors
-    /// Fails if a part cannot be fetched.
+    /// Fails if an artifact cannot be fetched.
     pub async fn for_guests(&self, arch: Arch, pages: Pages) -> Result<Self> {
         let suite = match self.kernel {
             KernelChoice::Stock { suite, .. } => suite,
@@ -573,9 +573,8 @@ impl Lab {
     }
 }
 
-/// Returns the number of guests that may boot at the same time. Each booting guest needs a CPU, and a boot that shares
-/// the CPUs with too many others exceeds its time limit. Guests spend part of that time waiting for devices, so two of
-/// them can share a CPU.
+/// Returns the number of guests that may boot at the same time: two per CPU. Guests spend part of the boot waiting for
+/// devices, so two can share a CPU. With more, boots could exceed their time limit.
 pub fn guests_per_wave() -> usize {
     std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
 }

@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind's name on the command line.
+    /// Returns the kind's name, as given on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",

@@ -13,14 +13,14 @@ const NORMAL: &[&str] = &[
     "Failed to get valid vendor specific ID",
     // Linux 6.12 reports that precision time measurement is not supported.
     "PTM is not supported by PCIe",
-    // The device has no flow counters, so the largest bulk query covers one counter.
+    // The device reports no support for flow counters, so the driver limits a bulk query to the minimum, one counter.
     "Flow counters bulk query buffer size increased, bulk_query_len(1)",
     // Logged when promiscuous mode is enabled.
     "S-tagged traffic will be dropped while C-tag vlan stripping is enabled",
     // The driver reports link changes.
     "Port: 1 Link DOWN",
     "Port: 1 Link ACTIVE",
-    // Logged when a driver binds: the kernel enables the function and routes its interrupt.
+    // Logged while a driver binds, when the kernel enables the function and routes its interrupt.
     "enabling device",
     "ACPI",
 ];

@@ -12,7 +12,7 @@ use crate::vm::Vm;
 
 /// The program that sends flows.
 const PROGRAM: &str = include_str!("../../../guest/flows.py");
-/// A port that no program listens on.
+/// A UDP port that no program listens on.
 pub(super) const PORT: u32 = 9;
 
 /// Names of the counters for frames sent, frames received, and errors.
@@ -100,13 +100,13 @@ pub(super) async fn by_queue(station: &mut Station) -> Result<Vec<u64>> {
         .collect()
 }
 
-/// Checks packet counters and interrupts to verify that flows from random ports use all queues of guest `b`. Streams in
-/// other cases have consecutive ports, which could all hash to the same queue.
+/// Checks packet counters and interrupts to verify that flows from random ports use all queues of guest `b`. The
+/// streams in other test cases use consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     const FLOWS: u32 = 64;
     const DATAGRAMS: u32 = 16;
-    /// Minimum share of the packets for each queue, in percent. A queue receives 32 flows on average, and fewer than 13
-    /// with a probability below one in a million.
+    /// Minimum share of the packets that each queue must receive, in percent. Each of the two queues receives 32 of the
+    /// 64 flows on average. The probability that one receives fewer than 13 (20%) is below one in a million.
     const LEAST_SHARE: u64 = 20;
     let (packets, raised) = (by_queue(b).await?, interrupts(b).await?);
     send(a, b, FLOWS, DATAGRAMS).await?;
