@@ -173,6 +173,29 @@ proptest! {
     }
 
     #[test]
+    fn packets_in_run_differ_only_in_psn_and_payload(
+        bth in bths(),
+        draw in any::<[u64; 4]>(),
+        mtu in prop::sample::select(&Mtu::ALL),
+        len in 0..=MAX_OFFLOADED_PAYLOAD,
+    ) {
+        let payload = vec![0; len];
+        let (srqn, ext) = (srqn(&bth, draw), ext(bth.opcode.ext_kind(), draw));
+        let packet = Packet { bth, srqn, ext, payload: &payload };
+        let in_runs: Vec<_> = packet
+            .segment_runs(mtu)
+            .flat_map(|(first, packets)| (0..packets).map(move |number| (first, number)))
+            .collect();
+        let segments: Vec<_> = packet.segments(mtu).collect();
+        prop_assert_eq!(in_runs.len(), segments.len());
+        for ((first, number), segment) in in_runs.into_iter().zip(segments) {
+            let alike = Bth { psn: first.bth.psn.advance(number), ..first.bth };
+            prop_assert_eq!((segment.bth, segment.srqn, segment.ext), (alike, first.srqn, first.ext));
+            prop_assert_eq!(segment.payload.len(), first.payload.len());
+        }
+    }
+
+    #[test]
     fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = RoceFrame::parse(&bytes);
         let _ = Packet::parse(&bytes);

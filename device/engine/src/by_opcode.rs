@@ -33,9 +33,9 @@ impl Default for ByOpcode {
 }
 
 impl ByOpcode {
-    pub(crate) fn count(&mut self, opcode: Opcode) {
+    pub(crate) fn count(&mut self, opcode: Opcode, packets: u32) {
         if let Some(field) = self.0.get_mut(field(opcode)) {
-            *field += 1;
+            *field += u64::from(packets);
         }
     }
 
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn undefined_opcodes_share_one_counter() {
         let mut counts = ByOpcode::default();
-        (0..=u8::MAX).for_each(|byte| counts.count(Opcode::from_byte(byte)));
+        (0..=u8::MAX).for_each(|byte| counts.count(Opcode::from_byte(byte), 1));
         let by_name: BTreeMap<_, _> = counts.iter().collect();
         assert_eq!(by_name["CNP"], 1);
         assert_eq!(by_name["RC RDMA WRITE First"], 1);

@@ -23,7 +23,7 @@ const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 impl Engine {
     /// Handles an incoming packet. The caller has verified the ICRC.
     pub fn handle_packet(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
-        self.count_received(encap, packet);
+        self.count_received(encap, packet, 1);
         if is_multicast(encap) {
             self.deliver_to_group(now, encap, packet, host);
             return;
@@ -47,16 +47,20 @@ impl Engine {
         let Some(index) = self.receiver(packet).filter(|_| !is_multicast(encap)) else {
             return packet.segments(mtu).for_each(|segment| self.handle_packet(now, encap, &segment, host));
         };
-        packet.segments(mtu).for_each(|segment| self.count_received(encap, &segment));
+        packet.segment_runs(mtu).for_each(|(segment, packets)| self.count_received(encap, &segment, packets));
         self.input_at(now, index, host, |qp, ctx| qp.handle_segments(ctx, encap, packet, mtu));
     }
 
-    fn count_received(&mut self, encap: &Encap, packet: &Packet<'_>) {
-        self.stats.received_packets += 1;
-        self.stats.received_opcodes.count(packet.bth.opcode);
-        self.stats.received_payload_bytes += packet.payload.len() as u64;
-        self.stats.received_ip.count(&encap.ip, encap.ip.header_len() + usize::from(udp_len(packet)));
-        self.stats.congestion.received_marked += u64::from(is_marked(encap.traffic_class));
+    /// Counts `packets` packets that differ from `packet` at most in PSN and payload.
+    fn count_received(&mut self, encap: &Encap, packet: &Packet<'_>, packets: u32) {
+        let count = u64::from(packets);
+        self.stats.received_packets += count;
+        self.stats.received_opcodes.count(packet.bth.opcode, packets);
+        self.stats.received_payload_bytes += count * packet.payload.len() as u64;
+        self.stats.received_ip.count(&encap.ip, encap.ip.header_len() + usize::from(udp_len(packet)), packets);
+        if is_marked(encap.traffic_class) {
+            self.stats.congestion.received_marked += count;
+        }
     }
 
     /// Returns the table index of the QP that receives a unicast packet.

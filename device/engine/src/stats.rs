@@ -136,14 +136,15 @@ impl Messages {
 }
 
 impl ByVersion {
-    /// Counts a packet of `octets`, including the IP header.
-    pub(crate) fn count(&mut self, ip: &IpAddrs, octets: usize) {
+    /// Counts packets of `octets` each, including the IP header.
+    pub(crate) fn count(&mut self, ip: &IpAddrs, octets: usize, packets: u32) {
         let of = self.of(ip);
-        of.packets += 1;
-        of.octets += octets as u64;
+        let (packets, octets) = (u64::from(packets), u64::from(packets) * octets as u64);
+        of.packets += packets;
+        of.octets += octets;
         if ip.dst().is_multicast() {
-            of.multicast_packets += 1;
-            of.multicast_octets += octets as u64;
+            of.multicast_packets += packets;
+            of.multicast_octets += octets;
         }
     }
 

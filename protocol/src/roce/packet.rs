@@ -61,6 +61,16 @@ impl<'a> Packet<'a> {
         (0..count).map(move |index| self.segment(mtu, index, count))
     }
 
+    /// Returns the packets that [`Packet::segments`] returns, as runs of packets that differ only in PSN and payload.
+    /// Each run consists of its first packet and the number of packets. All of them have the same length.
+    pub fn segment_runs(self, mtu: Mtu) -> impl Iterator<Item = (Self, u32)> {
+        let count = self.segment_count(mtu);
+        // Only the first and the last packet can have extension headers or be shorter than the path MTU.
+        let runs = [(0, 1), (1, count.saturating_sub(2)), (count - 1, u32::from(count > 1))];
+        let runs = runs.into_iter().filter(|&(_, packets)| packets > 0);
+        runs.map(move |(index, packets)| (self.segment(mtu, index, count), packets))
+    }
+
     /// Returns the number of packets that [`Packet::segments`] returns, which is at least 1.
     pub fn segment_count(&self, mtu: Mtu) -> u32 {
         let Opcode { transport, operation } = self.bth.opcode;

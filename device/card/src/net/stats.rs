@@ -43,10 +43,11 @@ impl Traffic {
 
     /// Counts each packet of a segmentation-offloaded frame as if it had a frame of its own.
     pub(super) fn count_segments(&mut self, frame: &[u8], packet: &Packet<'_>, mtu: Mtu) {
-        for segment in packet.segments(mtu) {
-            self.packets += 1;
-            self.octets += segment.wire_len() as u64;
-            self.multicast_packets += u64::from(is_for_group(frame));
+        for (segment, packets) in packet.segment_runs(mtu) {
+            let packets = u64::from(packets);
+            self.packets += packets;
+            self.octets += packets * segment.wire_len() as u64;
+            self.multicast_packets += packets * u64::from(is_for_group(frame));
         }
     }
 

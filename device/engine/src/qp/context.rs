@@ -254,10 +254,7 @@ impl<H: Host> Ctx<'_, H> {
             let packets = self.count_segments(headers, payload, mtu);
             return Ok(Emitted { len, packets, offload });
         }
-        self.stats.sent_packets += 1;
-        self.stats.sent_opcodes.count(bth.opcode);
-        self.stats.sent_payload_bytes += payload_len as u64;
-        self.stats.sent_ip.count(&encap.ip, len.saturating_sub(encap.ether_len()));
+        self.count_sent(encap, bth.opcode, payload_len, len.saturating_sub(encap.ether_len()), 1);
         Ok(Emitted { len, packets: 1, offload })
     }
 
@@ -266,12 +263,19 @@ impl<H: Host> Ctx<'_, H> {
     fn count_segments(&mut self, headers: &Headers<'_>, payload: &[u8], mtu: Mtu) -> u32 {
         let Headers { encap, bth, srqn, ext } = *headers;
         let packet = Packet { bth: *bth, srqn, ext: *ext, payload };
-        for segment in packet.segments(mtu) {
-            self.stats.sent_packets += 1;
-            self.stats.sent_opcodes.count(segment.bth.opcode);
-            self.stats.sent_payload_bytes += segment.payload.len() as u64;
-            self.stats.sent_ip.count(&encap.ip, encap.ip.header_len() + UDP_LEN + segment.wire_len());
+        for (segment, packets) in packet.segment_runs(mtu) {
+            let octets = encap.ip.header_len() + UDP_LEN + segment.wire_len();
+            self.count_sent(encap, segment.bth.opcode, segment.payload.len(), octets, packets);
         }
         packet.segment_count(mtu)
+    }
+
+    /// Counts `packets` packets of `octets` each, including the IP header.
+    fn count_sent(&mut self, encap: &Encap, opcode: Opcode, payload: usize, octets: usize, packets: u32) {
+        let count = u64::from(packets);
+        self.stats.sent_packets += count;
+        self.stats.sent_opcodes.count(opcode, packets);
+        self.stats.sent_payload_bytes += count * payload as u64;
+        self.stats.sent_ip.count(&encap.ip, octets, packets);
     }
 }

@@ -115,7 +115,7 @@ mod tests {
         let mut completions = Completions::new(&mut arena, 6).unwrap();
         let (start, _) = completions.place();
         assert!(completions.next(&arena).unwrap().is_none());
-        // Section 26: the responder's and the requester's completions of a 512-byte SEND.
+        // Section 22: the responder's and the requester's completions of a 512-byte SEND.
         write(&arena, start, &[(0x20, 7), (0x2c, 0x200), (0x38, 0x83), (0x3c, 0x0005_0020)]);
         write(&arena, start + 64, &[(0x20, 9), (0x38, 0x0a00_0084), (0x3c, 0x0006_0000)]);
         let received = completions.next(&arena).unwrap().unwrap();

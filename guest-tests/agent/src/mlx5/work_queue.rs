@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn send_and_receive_match_spec_example() {
-        // Section 26: a SEND of 512 bytes, and the receive that the peer posted for it.
+        // Section 22: a SEND of 512 bytes, and the receive that the peer posted for it.
         let mut arena = Arena::detached(LEN);
         let record = arena.alloc(1, PAGE).unwrap();
         let memory = QueueMemory::alloc(&mut arena, Some(8), 6, record).unwrap();
