@@ -53,11 +53,11 @@ impl Engine {
 
     /// Counts `packets` packets that differ from `packet` at most in PSN and payload.
     fn count_received(&mut self, encap: &Encap, packet: &Packet<'_>, packets: u32) {
-        let count = u64::from(packets);
+        let (count, octets) = (u64::from(packets), encap.ip.header_len() + usize::from(udp_len(packet)));
         self.stats.received_packets += count;
         self.stats.received_opcodes.count(packet.bth.opcode, packets);
         self.stats.received_payload_bytes += count * packet.payload.len() as u64;
-        self.stats.received_ip.count(&encap.ip, encap.ip.header_len() + usize::from(udp_len(packet)), packets);
+        self.stats.received_ip.count(&encap.ip, octets, packets);
         if is_marked(encap.traffic_class) {
             self.stats.congestion.received_marked += count;
         }
