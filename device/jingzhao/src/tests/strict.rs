@@ -363,7 +363,7 @@ fn violations_are_reported_only_in_strict_mode() {
 }
 
 #[test]
-fn own_source_addresses_are_not_reported() {
+fn source_addresses_of_own_port_are_not_reported() {
     let own = Identity::from_lid(Lid::new(1));
     let mut machine = machine();
     let [a, b, c, d, e, f] = own.mac.0;

@@ -425,7 +425,7 @@ fn switch_reports_zero_counters() {
 /// OpenSM in a guest stays in STANDBY only if it finds a master with the highest priority and with OpenSM's own
 /// SM_Key, which is 1 by default.
 #[test]
-fn switch_reports_master_with_highest_priority() {
+fn sm_info_reports_master_with_highest_priority() {
     let mut fabric = Fabric::new(&[(1, true)]);
     let info = fabric.directed(&[1], 0x20, 0).unwrap();
     assert_eq!(status(&info), 0x8000);

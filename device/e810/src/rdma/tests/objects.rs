@@ -117,7 +117,7 @@ fn group_contains_members_listed_in_its_context() {
 /// Section 13.8: drivers choose an operation under a lock, but issue it after releasing the lock, so the operations for
 /// two members can arrive in the wrong order.
 #[test]
-fn group_accepts_reordered_modify() {
+fn group_accepts_reordered_modify_operations() {
     let address = IpAddr::from([239, 1, 2, 3]);
     let mut driver = brought_up();
     let mut perform = |operation: u64, members: &[u64]| {
