@@ -1,5 +1,5 @@
-//! Builds the agents that `guest-lab` embeds, one per guest architecture. They are statically linked, since a small
-//! guest does not have libraries.
+//! Builds the agents that `guest-lab` embeds, one per guest architecture. They are statically linked, since small
+//! guests do not contain shared libraries.
 //!
 //! The agents' targets and flags differ from those of the current build. A separate cargo process therefore builds each
 //! agent, in a different target directory. If the Rust target of an architecture is not installed, an empty file is

@@ -44,7 +44,7 @@ impl ModuleList {
     /// Adds a module and its dependencies. Built-in modules are skipped.
     ///
     /// # Errors
-    /// Fails if a module cannot be read or does not exist and is not built in.
+    /// Fails if a module cannot be read, or if it neither exists nor is built in.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
         // The recursion terminates, since module dependencies do not have cycles.

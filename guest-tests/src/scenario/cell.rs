@@ -159,8 +159,8 @@ impl Cell {
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
         let remote = needs_remote.then(|| match responder.remote(off) {
-            // Any key is valid for an empty request (IBTA C9-88). Use key 0: soft-RoCE stores key 0 for an empty READ
-            // and ignores a retransmission with a different key.
+            // Any key is valid for an empty request (IBTA C9-88). Use key 0, since soft-RoCE stores key 0 for an empty
+            // READ and ignores a retransmission with a different key.
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });

@@ -2,7 +2,8 @@
 //! selected.
 //!
 //! Each driver is built from its source in the kernel tree, with an added module parameter that selects a bug.
-//! Management datagrams trigger the bugs: the kernel driver posts them itself, whereas user programs bypass the kernel.
+//! Management datagrams trigger the bugs, since the kernel driver itself posts them. Requests from user programs bypass
+//! the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;

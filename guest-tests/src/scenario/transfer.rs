@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of guard bytes, which must stay unchanged, before the first slot and after the last.
+/// Number of guard bytes before the first slot and after the last. Guard bytes must stay unchanged.
 const GUARD: u64 = 64;
 const GUARD_SEED: u64 = 0x6775_6172_6400;
 /// Timeout for all flows together. On an idle machine, transferring 16 MiB takes a second or two.
@@ -211,7 +211,7 @@ fn send_flow(planned: &Planned<'_>, memory: &Memory) -> Flow {
     })
 }
 
-/// Immediate data of the first message, chosen without zero bytes. It increases by one with each message.
+/// Immediate data of the first message. None of its bytes is zero. The value increases by one with each message.
 const FIRST_IMM: u32 = 0x8142_c3e1;
 
 fn receive_flow(planned: &Planned<'_>, memory: &Memory) -> Option<Flow> {

@@ -1,4 +1,4 @@
-//! Every form of every command, in the order of execution. Section numbers refer to the JingZhao interface.
+//! Every form of every command, in execution order. Section numbers refer to the JingZhao interface.
 
 use agent::wire::{InParam, OutParam, RawCommand};
 

@@ -125,7 +125,7 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     let list = if op == SendOp::SendImm { link.buffers.scatter(LEN) } else { Vec::new() };
     link.receive(pair, list).await?;
     link.send(pair, vec![link.request(op, LEN)]).await?;
-    // The second message differs from the first in all bytes.
+    // The second message differs from the first in every byte.
     link.buffers.prepare(pair, LEN).await?;
     link.send(pair, vec![SendRequest { imm: [9; 4], ..link.request(op, LEN) }]).await?;
     let arrived =

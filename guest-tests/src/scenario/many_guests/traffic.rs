@@ -48,7 +48,7 @@ pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Re
     let calls = members.iter_mut().zip(work).map(|(member, flows)| async move {
         member.vm.call_within(LIMIT, Traffic { flows, timeout_ms: TRAFFIC_MS }).await
     });
-    // Wait for all members: a cancelled call would leave an agent in an unknown state.
+    // Wait for all members, since a cancelled call would leave an agent in an unknown state.
     let reports = join_all(calls).await;
     let mut verified = 0;
     for report in reports {

@@ -20,8 +20,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // Limit the number of outstanding messages: UC does not retransmit packets that are lost when a socket buffer on
-    // the host is full.
+    // Limit the number of outstanding messages, since UC does not retransmit packets that are lost when a socket buffer
+    // on the host is full.
     ("ib_send_bw -c UC -s 4096 -n 500 -t 8 -r 512", 1),
     ("ib_write_bw -c UC -a -n 10", 23),
     ("ib_send_bw -c UD -a -n 50", 11),
@@ -29,8 +29,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_bw -A FETCH_AND_ADD -n 1000", 1),
     ("ib_atomic_bw -A CMP_AND_SWAP -n 1000 -q 2", 1),
     ("ib_read_lat -s 4096 -n 200", 1),
-    // `ib_send_lat -e` is left out: it treats every event as a completion. If a CQ is armed before it is polled, CQEs
-    // that it already holds raise another event (mthca interface, section 7.6), as ibv_get_cq_event(3) permits.
+    // `ib_send_lat -e` is left out because it treats every event as a completion. If a CQ is armed before it is polled,
+    // CQEs that it already holds raise another event (mthca interface, section 7.6), as ibv_get_cq_event(3) permits.
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -s 64 -n 500 -I 64", 1),
     ("ib_send_lat -c UC -s 2048 -n 200", 1),

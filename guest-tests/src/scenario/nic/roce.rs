@@ -138,8 +138,8 @@ pub(in crate::scenario) async fn gid_index(station: &mut Station, kind: Gid) -> 
 
 /// Returns the lowest index of a RoCEv2 GID of kind `kind` on the given device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program: an emulated guest can start only about a hundred per second. Ignore errors, as reading the
-    // type of an empty entry fails.
+    // Use a single program, since an emulated guest can start only about a hundred per second. Ignore errors, as
+    // reading the type of an empty entry fails.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

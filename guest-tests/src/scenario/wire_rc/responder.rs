@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ that a requester sends after losing a response in the middle. It requests only the remaining data,
-/// with the PSN, address and length of the remainder (IBTA 9.7.5.1).
+/// Checks the responses to the READ that a requester sends after losing a response packet in the middle. This READ
+/// requests only the remaining data, with the PSN, address and length of the remainder (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -443,8 +443,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a READ with the PSN of a duplicate is not answered if it was never executed. It may stem from an earlier
-/// connection between the same queue pairs, and its key may be valid.
+/// Checks that a READ with the PSN of a duplicate is not answered if it was never executed. Such a READ may come from
+/// an earlier connection between the same queue pairs, and its key may be valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;
