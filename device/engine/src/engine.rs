@@ -81,11 +81,11 @@ pub enum QpError {
 /// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; further inputs may follow before the round ends |
 /// | [`poll_transmit`] that returned a frame | `poll_event` until `None`; then send the frame and call `poll_transmit` again |
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
-/// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
+/// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing, since these produce no events or frames |
 ///
 /// The owner drives the engine in rounds and ends each round by calling `poll_transmit` until it returns `None`. To be
-/// fair to other devices, the owner can stop early and begin the next round immediately. Events come before frames,
-/// because a peer must not receive an ACK for data whose arrival local software cannot see yet. Poll events after every
+/// fair to other devices, the owner can stop early and begin the next round immediately. Events come before frames, so
+/// that a peer never receives an ACK before local software can see that the data has arrived. Poll events after every
 /// input, because nothing limits the number of events that packets produce. Only flushing and deadline handling pause
 /// when many events are queued. `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
 ///
@@ -164,7 +164,7 @@ pub struct Engine {
     smi: Option<Qpn>,
     /// The QP that serves as QP1 on the wire.
     gsi: Option<Qpn>,
-    /// QPs that may have something to send, in the order of their turns. The front QP has the current turn.
+    /// QPs that may have something to send, in turn order. The front QP has the current turn.
     ready: VecDeque<u32>,
     /// Number of packets that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,

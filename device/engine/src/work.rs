@@ -126,7 +126,7 @@ pub enum SendOp {
 }
 
 impl SendOp {
-    /// Returns whether the operation sends packets: all but NOPs and local key operations.
+    /// Returns whether the operation sends packets. All do except NOPs and local key operations.
     pub(crate) const fn sends_packets(&self) -> bool {
         !matches!(self, Self::Nop | Self::Local(_))
     }

@@ -35,7 +35,7 @@ pub struct EqSlot {
 /// Valid event queues of a device, by index.
 #[derive(Debug, Default)]
 pub struct EventQueues {
-    /// At most 2^8 queues: INIT_HCA rejects more.
+    /// At most 2^8 queues, since INIT_HCA rejects larger tables.
     queues: BTreeMap<u32, EventQueue>,
 }
 

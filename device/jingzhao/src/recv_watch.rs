@@ -1,7 +1,7 @@
 //! Polls receive queues before a message arrives.
 //!
 //! Receives are posted without a doorbell. Some lists of receive WQEs count as complete only once they have stayed
-//! unchanged for a while, the *settle time*. If the device first checked such a list when a message arrives, the peer
+//! unchanged for a while, the *settle time*. If the device did not check such a list until a message arrived, the peer
 //! would get an RNR NAK even for a receive posted long before. Such QPs are therefore polled until the maximum list
 //! length is known (see [`RecvQueue::watch`]).
 //!

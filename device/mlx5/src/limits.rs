@@ -99,7 +99,7 @@ pub mod netdev {
     pub const MAX_LSO_PAYLOAD: u32 = 1 << 20;
 }
 
-/// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
+/// First object numbers, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.
@@ -131,7 +131,7 @@ pub struct Limits {
     pub max_cqes: Count<8, 22>,
     /// Maximum number of work requests per SRQ, 2^8 to 2^15.
     pub max_srq_wqes: Count<8, 15>,
-    /// Maximum number of outstanding READs and atomics of a QP in each direction, 1 to 2^4.
+    /// Maximum number of outstanding READs and atomics per QP in each direction, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
     /// Size in MiB of the BAR that holds the UAR pages, 1 to 2^5. Each guest process that opens the device uses several
     /// pages.

@@ -37,7 +37,7 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
         (Translation::Contiguous { bus: Iova::new(mpt.start.get()) }, None)
     } else {
         let entries = entries(mpt)?;
-        // The fallback is never used: MPT entries have only valid page sizes.
+        // The fallback is never used, since MPT entries have only valid page sizes.
         let page_shift = PageShift::new(mpt.page_shift).unwrap_or(PageShift::MIN);
         (Translation::paged(page_shift, entries.first, mpt.start), Some(entries))
     };

@@ -12,7 +12,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// A request that a device's thread list or change the device's peers, with a channel for the reply.
+/// A request to list or change a device's peers, with a channel for the reply. The device's thread executes it.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.

@@ -14,7 +14,7 @@ use crate::replay::{Next, Outcome, Report, play};
 use crate::telemetry::testing::Written;
 
 thread_local! {
-    /// The recordings of the guests that this thread has created in the current call of [`recorded`].
+    /// Recordings of the guests that this thread has created in the current call to [`recorded`].
     static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
 }
 

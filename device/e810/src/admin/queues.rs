@@ -24,7 +24,7 @@ pub(crate) fn dispatch(
     Some(match opcode {
         Opcode::AddTxQueues => add_queues(state, command),
         Opcode::DisableTxQueues => disable(state, command),
-        // Moving a leaf has no effect: transmit queues are served round-robin.
+        // Moving a leaf has no effect, since transmit queues are served round-robin.
         Opcode::MoveTxQueues => Ok(()),
         Opcode::AddRdmaQueueSet => add_rdma_sets(state, command),
         _ => return None,

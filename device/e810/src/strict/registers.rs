@@ -43,7 +43,8 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
     }
     let (words, _) = data.as_chunks::<4>();
     for (offset, word) in (offset..).step_by(4).zip(words) {
-        // Do not report unknown registers: drivers also write to registers of hardware blocks that this device lacks.
+        // Do not report unknown registers, since drivers also write to registers of hardware blocks that this device
+        // lacks.
         if let Some((register, 0)) = Register::at(offset) {
             if let Some((ring, field)) = RingRegister::of(register) {
                 ring_register(

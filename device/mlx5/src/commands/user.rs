@@ -243,7 +243,7 @@ pub(super) fn create_umem(
     Ok(UmemNumber { umem }.emit().to_vec())
 }
 
-/// Destroys a UMEM. Fails while a queue uses it, since the kernel unpins the pages afterwards.
+/// Destroys a UMEM. Fails while a queue uses it, since the kernel unpins a destroyed UMEM's pages.
 pub(super) fn destroy_umem(call: Call<'_, '_>, umem: UmemId) -> Result<Output, Rejection> {
     check_unused(&call, Object::Umem(umem.get()), Check::UmemInUse)?;
     let resources = call.resources;

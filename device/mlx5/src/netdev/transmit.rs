@@ -25,7 +25,7 @@ use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
 use crate::{strict, trace};
 
-/// Maximum number of queue polls per call of `next_frame`. Without this limit, SQs full of WQEs that do not send frames
+/// Maximum number of queue polls per call to `next_frame`. Without this limit, SQs full of WQEs that do not send frames
 /// would block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 

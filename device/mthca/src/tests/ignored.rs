@@ -14,12 +14,12 @@ use smallvec::smallvec;
 use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
 
-/// Returns the trace records of ignored and refused actions, without time and device.
+/// Returns the trace records of ignored and refused actions, without the time and the device name.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     traced(user, &["ignored", "refused"], run)
 }
 
-/// Returns the trace records of the given kinds, without time and device.
+/// Returns the trace records of the given kinds, without the time and the device name.
 fn traced(user: &mut User, kinds: &[&str], run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -65,7 +65,7 @@ layout! {
 }
 
 layout! {
-    /// Contents of the PFCC register. Only the port number is defined here: this device has no flow control.
+    /// Contents of the PFCC register. Only the port number is defined here, since this device has no flow control.
     pub struct Pfcc[32] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

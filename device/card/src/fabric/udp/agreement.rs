@@ -4,7 +4,7 @@
 //! with an acceptance; any other peer ignores the request. The acceptance expires so that padding soon stops if another
 //! program takes over the peer's address.
 //!
-//! An acceptance repeats the random number of its request so that only a program that received the request can accept
+//! An acceptance echoes the random number of its request so that only a program that received the request can accept
 //! it.
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ struct RawMessage {
 /// A message about padding between two HCAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Requests acceptance of padded frames. The acceptance repeats this random number.
+    /// Requests acceptance of padded frames. The acceptance echoes this random number.
     Request(u64),
     /// Accepts padded frames, in reply to the request with this number.
     Accept(u64),

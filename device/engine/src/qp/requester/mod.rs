@@ -59,8 +59,8 @@ struct Request {
     /// For a READ: whether any request packet covered only part of the message. If so, response sequences can start and
     /// end inside the message.
     is_chunked: bool,
-    /// Sequence number among messages that consume a receive request. If this message consumes none, the number of the
-    /// last earlier message that does.
+    /// Sequence number among messages that consume a receive request. If this message consumes none, this is the number
+    /// of the last earlier message that does.
     recv_seq: u32,
     /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
@@ -219,8 +219,8 @@ impl Requester {
         (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall: it has
-    /// requests in flight whose completion triggers the next fetch.
+    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall, since it
+    /// has requests in flight whose completion triggers the next fetch.
     fn request_limit(pooled: PooledSlots) -> usize {
         if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }
@@ -284,8 +284,8 @@ impl Requester {
         push_request(&mut self.queue, request, ctx.pooled);
     }
 
-    /// Resets the retry state after `packets` more packets were acknowledged. The caller has already removed completed
-    /// requests.
+    /// Resets the retry state after `packets` more packets have been acknowledged. The caller has already removed
+    /// completed requests.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.waiting_since = ctx.now;
