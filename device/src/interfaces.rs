@@ -1,4 +1,4 @@
-//! The list of device interfaces, the only code that names all of them.
+//! The list of device interfaces. No other code names all of them.
 
 #[cfg(test)]
 mod sketch;
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// An interface needs only a module, a line in the list and a configuration entry to appear everywhere.
+    /// A module and a line in the list suffice to add an interface.
     #[test]
     fn listed_interface_appears_in_schema_and_tables() {
         let entry: with_sketch::FrontendEntry =

@@ -80,7 +80,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// Whether the fabric is full. The worker then waits for its descriptor to become writable.
+    /// Whether the fabric is full. If so, the worker waits for the fabric's descriptor to become writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
     /// No clients are accepted before this time.
@@ -92,7 +92,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
-    /// A second client. It waits until `accept_after`.
+    /// A second client, which waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
     busy_poll: BusyPoll,
@@ -434,7 +434,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let PollWindow { limit, mut yields } = pause;
         let start = now();
         let until = deadline.into_iter().chain([start + limit]).min().unwrap_or(start);
-        // With an in-memory fabric, most arrivals are visible in memory, and most polls do not need a system call.
+        // With an in-memory fabric, most arrivals are visible in memory, so most polls need no system call.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut polled = start;
         let mut time = start;
@@ -611,8 +611,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests or for socket buffer space if replies are pending. A paused client is
-    /// deregistered: `epoll` would report a closed peer even if no events were requested.
+    /// Watches the client for requests or, if replies are pending, for socket buffer space. A paused client is
+    /// deregistered, since `epoll` reports a closed peer even if no events are requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,

@@ -52,7 +52,7 @@ fn ready(receives: u64) -> Pair {
 /// or atomics inside a message.
 #[test]
 fn opcode_sequence_is_enforced() {
-    // Each case: the last packet of the incomplete message, if any, and the opcodes that are valid next.
+    // Each case lists the last packet of the incomplete message, if any, and the opcodes that are valid next.
     let cases: [(Option<O>, &[u8]); 5] = [
         (None, &[0x00, 0x04, 0x05, 0x06, 0x0a, 0x0b, 0x0c, 0x13, 0x14]),
         (Some(O::SendFirst), &[0x01, 0x02, 0x03]),
@@ -448,7 +448,7 @@ fn accepts_dma_lengths_up_to_two_gib() {
     }
 }
 
-/// Section 9.9.3: exceeding the limit on outstanding READs and atomics is an invalid request.
+/// Section 9.9.3: a READ or atomic that exceeds the limit on outstanding ones is an invalid request.
 #[test]
 fn rejects_excess_reads_and_atomics() {
     let add = Ext::Atomic(AtomicEth { va: Va::new(VA), rkey: Rkey::new(KEY), swap_add: 1, compare: 0 });

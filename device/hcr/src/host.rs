@@ -77,7 +77,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        // The result may include the sender: a member of a group receives its own datagrams, and software drops them.
+        // The result may include the sender. Members of a group receive their own datagrams, which software drops.
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 

@@ -52,7 +52,7 @@ pub struct IcmRange {
 pub struct PageMap(PageRuns);
 
 impl PageMap {
-    /// Maps pages, replacing existing mappings. On error, nothing is mapped.
+    /// Maps pages, replacing existing mappings. On error, the map is unchanged.
     ///
     /// # Errors
     /// EXCEED_LIM if the map would have too many runs.

@@ -15,8 +15,8 @@ pub trait QueueMemory {
     /// Returns the error of the first check that fails. On error, `out` may have been partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Modifies bytes of a work queue. Does not require write permission: software registers work queues for local
-    /// reads only.
+    /// Modifies bytes of a work queue. Does not require write permission, since software registers work queues for
+    /// local reads only.
     ///
     /// # Errors
     /// Fails as `read` does.

@@ -122,7 +122,7 @@ impl Addresses {
             return Some((port.mac, gid.into()));
         }
         if is_set(&peer.lid) {
-            // The LID takes precedence: on InfiniBand links, a GID may be any number.
+            // The LID takes precedence over an unknown GID, since a GID can be any number on InfiniBand links.
             let port = self.of_lid(peer.lid);
             return Some((port.mac, port.ip()));
         }
