@@ -83,8 +83,8 @@ fn malformed(taken: &FetchedWqe<'_>) -> Status {
     }
 }
 
-/// Returns the token of a UMR: the index of the first block of its WQE. The device reads it again when the UMR
-/// executes.
+/// Returns the token of a UMR, which is the index of its WQE's first block. When the UMR executes, the device uses the
+/// token to read the WQE again.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
 }
@@ -94,8 +94,8 @@ pub fn index_of(token: &LocalToken) -> Option<u16> {
     u16::try_from(index).ok()
 }
 
-/// Returns the fence of a request. A small fence waits for earlier UMRs. It does not need any action: the engine always
-/// executes UMRs in order and before later requests.
+/// Returns the fence of a request. A small fence, which waits for earlier UMRs, needs no action because the engine
+/// always executes UMRs in order and before later requests.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,

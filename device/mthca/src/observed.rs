@@ -16,7 +16,7 @@ use super::srq::SharedReceiveQueue;
 
 /// An event in the device, with the objects involved.
 ///
-/// Objects are borrowed mutably if observers store data in them: their counters, or what strict mode has seen so far.
+/// Objects are borrowed mutably if observers update data in them, such as counters or strict mode's event counts.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the doorbell's QP, and `state` is the state of
     /// that QP.
@@ -27,7 +27,8 @@ pub(super) enum Observed<'a> {
         doorbell: &'a SendDoorbell,
         memory: DeviceMemory<'a>,
     },
-    /// A send queue's record has advanced while doorbells are mapped. There is no doorbell to check.
+    /// A send queue's record has advanced while doorbells are mapped. Only the record can be checked, since the
+    /// doorbell did not trap.
     SendRecord { qp: &'a QueuePair, record: Record },
     /// An arm doorbell arrived but has not been processed yet. `cq` is the doorbell's CQ.
     ArmDoorbell {

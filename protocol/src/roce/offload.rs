@@ -55,13 +55,13 @@ impl Mtu {
 /// NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
-    /// None: the frame is in wire format.
+    /// No work is left. The frame is in wire format.
     #[default]
     None,
     /// The ICRC field is a placeholder. [`seal`](super::seal) computes the ICRC.
     Icrc,
     /// The payload spans several packets of this path MTU, and the ICRC field is a placeholder. The headers are those
-    /// of a single packet at the same place in the message, with the PSN of the first packet.
+    /// of a single packet that carries the same part of the message and has the PSN of the first packet.
     /// [`Packet::segments`](super::Packet::segments) returns the packets, and [`for_each_frame`](super::for_each_frame)
     /// builds their frames.
     Segmentation(Mtu),

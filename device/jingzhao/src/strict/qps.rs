@@ -190,7 +190,7 @@ fn queue_begins(
     }
 }
 
-/// Reports a CQ that would overflow if all requests in its queues completed.
+/// Reports each of the QP's CQs that has fewer entries than the total number of slots in the work queues that use it.
 fn overrun_risk(resources: &Resources, number: Qpn, image: &Qpc, found: &mut Findings) {
     let ctx = &resources.ctx;
     let this = ctx.qp_index(number);

@@ -51,9 +51,9 @@ fn traced(format: TraceFormat, run: impl FnOnce(&mut Machine)) -> String {
     written.text()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the diff.
+/// To update the golden file, run with HCAD_UPDATE_GOLDEN=1 and review the diff.
 #[test]
-fn bring_up_trace_matches_golden() {
+fn bring_up_trace_matches_golden_file() {
     let text = traced(TraceFormat::Text, bring_up);
     assert_golden(concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/trace_bring_up.txt"), &text);
 }

@@ -143,7 +143,7 @@ fn trapped_doorbell_store_still_works() {
     assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Section 7.4: EQ doorbells must trap. Their page must not be mapped.
+/// Section 7.4: EQ doorbells must trap, so their page must not be mapped.
 #[test]
 fn mapped_page_cannot_hold_eq_doorbells() {
     let mut user = User::mapped(1);
@@ -314,9 +314,9 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The first arm request for any completion writes an all-zero arm record, which is also what cleared memory contains.
-/// To distinguish the two, the device marks the record of each new CQ. Another CQ's doorbell then does not arm a CQ
-/// that was never armed.
+/// The first request to arm a CQ for all completions, solicited or not, writes an all-zero arm record, which looks like
+/// cleared memory. To distinguish the two, the device marks the record of each new CQ. Another CQ's doorbell then does
+/// not arm a CQ that was never armed.
 #[test]
 fn never_armed_cq_does_not_raise_event() {
     let (mut a, mut b) = pair();

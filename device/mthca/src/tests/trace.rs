@@ -44,9 +44,9 @@ fn objects(user: &mut Driver) {
     assert_eq!(user.command(0x016, u64::MAX - 0xfff, CQN).0, CmdStatus::InternalErr.code());
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the file, and review the diff.
+/// To update the golden file, run with HCAD_UPDATE_GOLDEN=1 and review the diff.
 #[test]
-fn mailbox_trace_matches_golden() {
+fn mailbox_trace_matches_golden_file() {
     let probe = commands(&mut powered_on(), |driver| replay(driver, probe::BRING_UP));
     let program = commands(&mut User::new(1), objects);
     assert_golden(

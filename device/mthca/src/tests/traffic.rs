@@ -290,7 +290,7 @@ fn missing_receives_exhaust_rnr_retries() {
     a.post(&send(0, 8));
     wait(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [0x16]);
-    // A late receive still succeeds: the device reads the doorbell record on each attempt.
+    // A receive posted late still succeeds, since the device reads the doorbell record on each attempt.
     let (mut a, mut b) = User::pair(RC);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);

@@ -77,7 +77,7 @@ layout! {
         @0x20[23:0]   user_index: UserIndex,
         /// Immediate data or invalidated key. For a datagram to QP1, the low half contains the P_Key.
         @0x24         immediate: [u8; 4],
-        /// Number of bytes received or returned by a READ or atomic.
+        /// Number of bytes received, or returned by a READ or atomic.
         @0x2c         byte_count: u32,
         /// Timestamp in ticks of the device's clock. In an error CQE, the low bytes hold the syndromes.
         @0x30         timestamp: u64 => Hex,
@@ -211,8 +211,8 @@ pub enum Cqe {
     Failed(Failure),
     /// The CQ continues in its new ring.
     Resize,
-    /// A frame was received. [`Cqe::parse`] never returns this variant: CQEs for frames and for messages have the same
-    /// opcode.
+    /// A frame was received. [`Cqe::parse`] never returns this variant, since CQEs for frames and for messages have the
+    /// same opcode.
     Frame(FrameReceipt),
 }
 

@@ -212,8 +212,7 @@ macro_rules! commands {
     };
 }
 
-/// Returns the first bytes of an output, padded with zeros. A driver can request an output that is shorter than the
-/// layout.
+/// Returns the first `LEN` bytes of an output, padded with zeros if the driver requested a shorter output.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

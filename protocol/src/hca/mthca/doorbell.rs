@@ -121,7 +121,7 @@ pub struct ArmCq {
     /// The driver's consumer index.
     pub consumer: u32,
     /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
-    /// discard stale doorbells. This device ignores it: a stale doorbell merely triggers a spurious event.
+    /// discard stale doorbells. This device ignores it, since a stale doorbell merely triggers a spurious event.
     pub sequence: u8,
 }
 

@@ -11,8 +11,8 @@ use crate::describe::{Describe, Field, Hex, Visitor};
 pub use crate::hca::opcode::WqeOpcode;
 use crate::hca::segment::{INLINE, Segments, check_data, emit_inline};
 
-/// Maximum size of a send WQE in granules (section 6.7). Only a doorbell can specify it: the size field of a link holds
-/// at most 63.
+/// Maximum size of a send WQE in granules (section 6.7). Only a doorbell can specify this size, since the size field of
+/// a link holds at most 63.
 pub const MAX_SIZE: u8 = 64;
 
 /// Length in bytes of an inline unit's header.
