@@ -278,8 +278,8 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// Returns the configuration that apt reads after this machine's configuration, whose proxies and certificates stay in
 /// effect.
 ///
-/// Hooks, which would act on the host, are cleared. apt's sandbox is disabled: it would make apt switch from root to a
-/// user that cannot write to this directory, and this instance writes nowhere else anyway.
+/// Hooks, which would act on the host, are cleared. apt's sandbox is disabled, since it would make apt switch from root
+/// to a user that cannot write to this directory. The instance writes nowhere else anyway.
 fn private_config(dir: &Path, arch: Arch) -> String {
     let dir = dir.display();
     format!(
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn plan_line_yields_package_and_version() {
+    fn inst_line_yields_package_and_version() {
         let line = "Inst seabios (1.17.0-1~bpo13+1 Debian Backports:stable-backports [all])";
         assert_eq!(
             parse_plan_line(line),

@@ -75,7 +75,7 @@ struct Build<'a> {
     work: &'a Work,
     /// Root of the unpacked Linux sources, which also receives the compiled programs.
     tree: &'a Path,
-    /// A system with Python and its YAML parser.
+    /// A system with Python and a YAML parser for it.
     system: &'a Path,
     clang: &'a Clang,
 }
@@ -108,7 +108,8 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Generates and compiles the code for Netlink families and compiles its runtime library. Returns the object files.
+    /// Generates the code for Netlink families and compiles it together with its runtime library. Returns the object
+    /// files.
     fn netlink_objects(&self, families: &[&str], folder: &Path) -> Result<Vec<PathBuf>> {
         if families.is_empty() {
             return Ok(Vec::new());

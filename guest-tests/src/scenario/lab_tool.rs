@@ -56,7 +56,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
-    // This case is slow: it waits for timeouts to expire.
+    // This case is slow, since it waits for timeouts to expire.
     if extent == Extent::Full {
         report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
     }
@@ -512,7 +512,7 @@ async fn bound(user: &User) -> Result<()> {
     let mut up = user.start(&["up", "rxe", "--count", "1", "--foreground"])?;
     up.line("ready").await?;
     let processes = user.processes("rxe").await?;
-    // A terminal sends this signal when it closes.
+    // The kernel sends this signal when the terminal closes.
     up.signal(libc::SIGHUP)?;
     up.end().await?;
     user.expect_nothing_left(&processes).await

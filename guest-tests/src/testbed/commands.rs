@@ -138,8 +138,8 @@ impl Drop for Taken {
 }
 
 impl Taken {
-    /// Starts a command and relays frames between user and guest until the command has exited. If the user disconnects,
-    /// the command is terminated.
+    /// Starts a command and relays frames between the user and the guest until the command has exited. If the user
+    /// disconnects, the command is terminated.
     ///
     /// While waiting for the guest, polls a future returned by `silence`. If that future completes, the guest is
     /// unresponsive. The user then receives the future's output as an error, and the port stays allocated until the

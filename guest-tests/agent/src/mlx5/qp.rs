@@ -54,7 +54,7 @@ impl QueuePair {
         let record = function.arena.iova(memory.record);
         let mut input = with_pages(function.arena, memory.place());
         put_fields(&mut input, fields, record);
-        // A receive has 16 bytes, which is the smallest stride and has the code 0.
+        // A receive WQE is 16 bytes long. This is the smallest stride, encoded as 0.
         let log_receives = u32::from(memory.log_receives.unwrap_or(0));
         put_u32(&mut input, CONTEXT + 0x08, log_receives << 19 | u32::from(memory.log_sends) << 11);
         put_u32(&mut input, CONTEXT + 0x0c, fields.uar);

@@ -30,8 +30,8 @@ pub(crate) struct Function {
     regions: [RegionInfo; 3],
     doorbells: Option<Mapping>,
     container: OwnedFd,
-    /// Path of the configuration space in sysfs. It is used to mask MSI-X: vfio-pci rejects writes to the MSI-X
-    /// capability.
+    /// Path of the configuration space in sysfs. MSI-X is masked through this file, since vfio-pci rejects writes to
+    /// the MSI-X capability.
     config: PathBuf,
     // The group must stay open for as long as the device is open.
     _group: File,

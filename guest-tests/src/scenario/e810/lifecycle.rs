@@ -71,7 +71,7 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
 }
 
 /// Makes the driver reset the function, the core and the whole device in turn, and checks that it recovers each time.
-/// The driver in kernel 6.12 does not support such resets.
+/// Returns early if the driver does not support such resets, as in kernel 6.12.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     /// Components shared by a card's functions, as named by `ethtool`.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";

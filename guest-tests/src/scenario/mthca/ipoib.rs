@@ -23,8 +23,8 @@ const MODES: &[(&str, u32)] = &[("datagram", 2044), ("connected", 65520)];
 /// fragments.
 const PINGS: &[u32] = &[1, 56, 2016, 2017, 20000, 60000];
 
-/// Programs that use `rdma_cm`: the command lines of server and client, and how the server shows that it is ready.
-/// `{a}` and `{b}` are the addresses of client and server.
+/// Programs that use `rdma_cm`: the server's and the client's command lines, and how the server shows that it is ready.
+/// `{a}` is the client's address, and `{b}` is the server's.
 const CONNECTED: &[(&str, &str, Ready)] = &[
     ("rping -s -a {b} -C 50 -V", "rping -c -a {b} -C 50 -V", Ready::Cm),
     ("rping -s -a {b} -C 20 -S 65000 -V", "rping -c -a {b} -C 20 -S 65000 -V", Ready::Cm),
@@ -189,8 +189,8 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;
-    // The client exits as soon as its kernel has accepted all bytes. Some may still be in flight then, so about half of
-    // them is enough. Other cases check the content.
+    // The client exits as soon as its kernel has accepted all bytes. Some may still be in flight then, so require only
+    // about half of them. Other cases check the content.
     let received = result.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
     ensure!(received.is_some_and(|bytes| bytes >= 10_000_000), "{received:?} of 20 MiB received");
     Ok(())

@@ -1,5 +1,5 @@
-//! Synchronises a command that runs on several hosts. The command starts once all guests are ready, and no guest stops
-//! before the command has ended in all of them.
+//! Synchronises a command that runs in guests on several hosts. The command starts once all guests are ready, and no
+//! guest stops before the command has ended in all of them.
 //!
 //! Guest 0 listens on a TCP port that all guests, including guest 0, connect to. A message is a JSON object on a single
 //! line. If a connection closes before the guest's command has ended, the guest has failed.

@@ -100,7 +100,7 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     server.no_warnings_but(family.tells).await
 }
 
-/// Routes a station's packets to another station through a router. The router is the other station itself, at its
+/// Routes packets from one station to another through a router. The second station itself acts as the router, with an
 /// address in a separate network.
 async fn route(from: &mut Station, to: &Station) -> Result<()> {
     const ROUTERS: u16 = 0x100;
