@@ -157,7 +157,7 @@ fn duplicate_send_invalidate_is_not_executed() {
 
 /// The responder rejects the key only after it has written the SEND's data, so the receive fails too.
 #[test]
-fn send_with_invalidate_of_forbidden_key_fails_both_sides() {
+fn send_with_invalidate_of_forbidden_key_fails_on_both_sides() {
     for (bad, reason) in
         [(KEY, AccessError::Kind), (FAST, AccessError::Invalid), (FAST | 1, AccessError::Key)]
     {
