@@ -92,7 +92,8 @@ pub struct Options {
     /// The driver maps these codes to more specific errno values than EINVAL.
     pub extended_status: bool,
     /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver allocates 4096
-    /// pages round robin. With 2048 pages, doorbells are lost after the device has been opened about 2000 times.
+    /// pages in round-robin order. With 2048 pages, doorbells are lost after the device has been opened about 2000
+    /// times.
     #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
     /// Execute a doorbell only if it is written to the UAR page in the context of its QP.
