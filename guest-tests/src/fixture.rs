@@ -58,7 +58,8 @@ pub struct Pair {
 
 impl Pair {
     /// Boots two guests and waits until both can run commands and the ports of their RDMA devices are active. Without
-    /// KVM, this takes about ten seconds on an idle machine. The first boot on a machine downloads the guests.
+    /// KVM, this takes about ten seconds on an idle machine. The first boot on a machine downloads the guest
+    /// components.
     ///
     /// # Errors
     /// Fails if a program is missing or a guest does not boot. The error names the directory with the logs.
@@ -120,7 +121,7 @@ impl Testbed {
 
 impl Drop for Testbed {
     fn drop(&mut self) {
-        // If the guests have not booted or have stopped already, this command fails, which does no harm.
+        // If the guests have not booted or have already stopped, this command fails harmlessly.
         let _ = Command::new(&self.program).args(["down", &self.name]).stdin(Stdio::null()).output();
     }
 }

@@ -475,7 +475,7 @@ impl fmt::Display for LastState {
 
 /// Boots a guest and retries once if the kernel panics before the agent responds. On a busy host, a QEMU process that
 /// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. The retry cannot hide a
-/// device bug: no HCA driver has been loaded at that point.
+/// device bug, because no HCA driver has been loaded at that point.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,

@@ -12,7 +12,7 @@ pub(crate) enum Doorbells {
 impl Doorbells {
     pub(crate) const ALL: [Self; 2] = [Self::Trapped, Self::Mapped];
 
-    /// Returns the infix that marks these doorbells in figure names. It follows `connectx_` or `loopback_`.
+    /// Returns the infix for the names of results measured with these doorbells. It follows `connectx_` or `loopback_`.
     pub(crate) const fn infix(self) -> &'static str {
         match self {
             Self::Trapped => "",

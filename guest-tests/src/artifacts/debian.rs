@@ -358,7 +358,7 @@ fn with(
                 component: Component::Main,
                 wanted: &|package| unstable.contains(&package.name.as_str()),
             };
-            // apt's state belongs to one release, so use a separate directory.
+            // apt's state is specific to one release, so use a separate directory.
             let scratch = work.scratch.join("unstable");
             set.fetch(&Work { entry: work.entry.clone(), scratch })?;
         }

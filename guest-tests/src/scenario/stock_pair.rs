@@ -388,7 +388,7 @@ fn strict(permitted: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: permitted.is_some(), explained: permitted.unwrap_or_default(), ..spec }
 }
 
-/// Returns the specification for an HCA of kind `hca`. Frames are not captured: the tools transfer gigabytes.
+/// Returns the specification for an HCA of kind `hca`. Frames are not captured, because the tools transfer gigabytes.
 fn spec_of(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
     let interface = hca.interface().unwrap_or_default();
     HcaSpec { interface, capture: false, trace: lab.trace(), ..spec }

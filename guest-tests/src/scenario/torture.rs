@@ -100,7 +100,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // A comparison would be meaningless: aborted lanes still hold resources.
+        // A comparison would be meaningless, because aborted lanes still hold resources.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;

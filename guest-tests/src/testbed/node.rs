@@ -1,7 +1,7 @@
 //! One testbed across several hosts. Each `guest-lab node` boots one guest and is given the hosts of all guests.
 //!
-//! The guests' devices are peers on the `udp` fabric. Their Ethernet uses the same fabric: each guest's NIC is
-//! connected to the guest's own device, which forwards its frames.
+//! The guests' devices are peers on the `udp` fabric. Their Ethernet traffic uses the same fabric. Each guest's NIC
+//! is connected to the guest's own device, which forwards its frames.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -22,8 +22,8 @@ pub(super) struct NodeArgs {
     /// hosts of the Slurm job step]
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "rank")]
     hosts: Vec<String>,
-    /// First UDP port of the guests' devices, and TCP port on the host of guest 0; each further guest uses the next UDP
-    /// port
+    /// First UDP port of the guests' devices, and TCP port on the host of guest 0; each additional guest uses the next
+    /// UDP port
     #[arg(long, value_name = "PORT", default_value_t = 47911)]
     port: u16,
 }

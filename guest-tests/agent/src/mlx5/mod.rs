@@ -66,7 +66,7 @@ pub(crate) struct Mlx5 {
     data: (usize, usize),
     /// Queue pairs for messages to and from another function.
     queue_pairs: Option<QueuePairs>,
-    /// Channel that the next step notifies when it has posted receives.
+    /// Channel to notify when the next step that receives messages has posted its first receives.
     posted: Option<Sender<()>>,
 }
 
@@ -225,7 +225,7 @@ impl Mlx5 {
         Ok(0)
     }
 
-    /// Returns an RDMA WRITE by which the function copies `len` bytes of its own memory.
+    /// Returns an RDMA WRITE that copies `len` bytes from one local address to another.
     fn local_write(&self, (from, to, len): (u64, u64, u32), completion: bool) -> SendWqe {
         let Objects { key, qp, .. } = &self.objects;
         let data = Segment { key: *key, address: from, len };

@@ -1,4 +1,4 @@
-//! Errors caused by one end of a connection and the state of that end's queues afterwards.
+//! Errors caused by one end of a connection, and the state of that end's queues afterwards.
 
 use agent::wire::{Access, Cqe, CreateMr, PostRecv, SendOp, SendRequest, Sge, Transition};
 use anyhow::{Context, Result, ensure};

@@ -1,4 +1,4 @@
-//! Runs rdma-core's ping-pong programs between two guests. They check every message.
+//! Runs rdma-core's ping-pong programs between two guests. The programs check every message.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Prog
 /// Pairs of client and server: name, client, server, and whether the core run uses only a few programs.
 type Pairs = &'static [(&'static str, Side, Side, bool)];
 
-/// Two E810s, and an E810 with soft-RoCE as either client or server.
+/// Two E810s, and an E810 paired with soft-RoCE as either client or server.
 const E810_PAIRS: Pairs = &[
     ("E810 to E810", Side::A, Side::B, false),
     ("E810 to soft-RoCE", Side::A, Side::C, false),
@@ -56,8 +56,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
     for &(pair, client, server, few) in pairs {
         for network in Network::ALL {
             for program in programs(extent, network, few) {
-                // Skip programs in which soft-RoCE sends to a multicast group: of the 200 datagrams that it reports as
-                // sent, only three reach the fabric.
+                // Skip programs in which soft-RoCE sends to a multicast group, because only three of the 200 datagrams
+                // that it reports as sent reach the fabric.
                 if client == Side::C && program.is_of_group() {
                     continue;
                 }

@@ -1,5 +1,5 @@
 //! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be
-//! used: it needs a tracepoint that kernel 7.3 no longer has.
+//! used because it needs a tracepoint that kernel 7.3 no longer has.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for a case that starts `testpmd`.
 pub(super) const SOCKET_LIMIT: Duration = Duration::from_secs(400);
-/// Interval between two polls.
+/// Interval between polls of a driver counter.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Number of flows and number of datagrams per flow.
@@ -155,7 +155,7 @@ impl Socket {
         for counter in self.counters {
             before.push(count(b, counter).await?);
         }
-        // Make guest `a` resolve the address again: testpmd must also answer ARP requests.
+        // Make guest `a` resolve the address again, because testpmd must also answer ARP requests.
         a.sh(&format!("ip neighbour flush dev {device}")).await?;
         ping::until_answered(a, &address).await?;
         let text = a.sh(&format!("ping -n -q -c {ECHOES} -i 0.05 -W 5 -s 1400 {address}")).await?;
