@@ -1,5 +1,5 @@
-//! Checks that the modules of a crate depend on each other only as in the diagram in `ARCHITECTURE.md`. Cargo checks
-//! the dependencies between crates.
+//! Checks that the modules of a crate depend on each other only as shown in the diagram in `ARCHITECTURE.md`. Cargo
+//! checks the dependencies between crates.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

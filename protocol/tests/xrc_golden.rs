@@ -1,5 +1,5 @@
 //! Tests with XRC packets (IBTA volume 1, table 38 and annex A14). The XRCETH follows the BTH and precedes all other
-//! extension headers. The bytes were written by hand; scapy does not support XRC.
+//! extension headers. The bytes were written by hand because scapy does not support XRC.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn, Rkey, Srqn, Va};

@@ -6,7 +6,7 @@ use crate::limits;
 
 /// Numbers of request and reply slots that one QP, or all QPs together, have taken from the shared pools.
 ///
-/// Counts capacities, not lengths: a queue's capacity determines how much memory it occupies.
+/// Counts capacities rather than lengths, because a queue's capacity determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSlots {
     /// Number of request slots in use by requesters.

@@ -22,7 +22,7 @@ pub enum Advance {
     More,
     /// The record contains the same counter as before, or an implausible counter that has already been reported.
     Nothing,
-    /// The counter is ignored: it covers more units than the queue has.
+    /// The counter is ignored because it covers more units than the queue has.
     TooMany,
 }
 

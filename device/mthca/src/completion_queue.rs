@@ -82,8 +82,8 @@ impl CompletionQueue {
         self.notifier.fault().is_some()
     }
 
-    /// Switches to another buffer. The producer index does not change: software moves unread entries to the same
-    /// positions in the new buffer. `record` is the current consumer index.
+    /// Switches to another buffer. The producer index does not change, because software moves unread entries to the
+    /// same positions in the new buffer. `record` is the current consumer index.
     ///
     /// # Errors
     /// BAD_SIZE if the unread entries do not fit in the new buffer.

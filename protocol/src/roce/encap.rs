@@ -121,7 +121,7 @@ impl Encap {
             return Err(WireError::Invalid { what: "IP protocol", value: protocol.into() });
         }
         let (udp, transport) = RawUdp::parse(datagram, ip.pseudo_header())?;
-        // The IP and UDP lengths must match: the ICRC is at the end of the datagram.
+        // The IP and UDP lengths must match, because the ICRC is at the end of the datagram.
         if usize::from(udp.len.get()) != datagram.len() {
             return Err(WireError::Invalid { what: "UDP length", value: udp.len.get().into() });
         }

@@ -1,4 +1,4 @@
-//! The subnet administration (SA): answers queries from the HCA's own guest.
+//! Subnet administration (SA): answers queries from the HCA's own guest.
 //!
 //! # Spec
 //! IBTA volume 1, chapter 15; mthca interface, section 9.
@@ -127,7 +127,7 @@ impl SubnetAdministration {
             (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(context, request),
             (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
             (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
-            // A subscription succeeds without effect: there are no events to report.
+            // A subscription succeeds but has no effect, because there are no events to report.
             (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
             (Method::GET | Method::GET_TABLE, attribute) => {
                 let records = self.records(context, request, attribute)?;

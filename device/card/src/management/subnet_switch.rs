@@ -41,7 +41,7 @@ impl SubnetSwitch<'_> {
     /// read-only.
     pub(super) fn answer(&self, request: &Mad, qp: Qpn) -> Option<Mad> {
         let header = protocol::mad::header(request);
-        // Traps are discarded: they are for the subnet manager, which ignores them.
+        // Traps are discarded because they are addressed to the subnet manager, which ignores them.
         if qp != QP0 || !header.method.is_request() {
             return None;
         }

@@ -11,7 +11,7 @@ const SHORTEST: usize = 256;
 /// Maximum length of a cached run: a page, or the frame of a packet with the largest path MTU.
 const LONGEST: usize = 4096 + 256;
 
-/// Number of slots for each kind of run. Must be even: neighbouring slots form pairs.
+/// Number of slots for each kind of run. Must be even, because neighbouring slots form pairs.
 const RUNS: usize = 4096;
 
 /// Lengths of a frame's headers and of its ICRC. Neither is cached, since frames with the same payload usually differ

@@ -41,7 +41,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Fails if the handler cannot be installed.
 pub fn survive_size_limit() -> io::Result<()> {
-    // An empty handler suffices: the interrupted system call returns EFBIG.
+    // An empty handler suffices, because the interrupted system call returns EFBIG.
     extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
     register_signal_handler(libc::SIGXFSZ, nothing)
         .map_err(|error| io::Error::from_raw_os_error(error.errno()))
@@ -58,8 +58,8 @@ fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
-    // The umask may have removed some of the owner's permissions. The mode is changed only in this case because a
-    // sandboxed process cannot change modes.
+    // Restore any of the owner's permissions that the umask removed. Skip `fchmod` if none are missing, because it
+    // fails in a sandboxed process.
     if Mode::from_raw_mode(fstat(&file)?.st_mode) != PRIVATE {
         fchmod(&file, PRIVATE)?;
     }

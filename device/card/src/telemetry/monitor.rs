@@ -1,4 +1,4 @@
-//! Observes a device without affecting it: trace, counters of driver activity, and reports of driver violations.
+//! Observes a device without affecting it: writes its trace, counts driver activity, and reports driver violations.
 
 use std::collections::BTreeMap;
 use std::fmt;

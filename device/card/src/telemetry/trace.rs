@@ -78,9 +78,9 @@ pub enum Kind {
     Ignored,
     /// Failed request, with the reason.
     Refused,
-    /// NAK or RNR NAK received for a packet of a QP.
+    /// NAK or RNR NAK received for a QP's packet.
     Nak,
-    /// Retransmission of packets of a QP, with the cause.
+    /// Retransmission of a QP's packets, with the cause.
     Retry,
     /// Driver violation; only in strict mode.
     Violation,

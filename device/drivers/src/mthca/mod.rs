@@ -45,7 +45,8 @@ impl CommandEvents {
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether to set an unused in_param or out_param to 0. If false, it contains the address of the inbox or outbox.
+    /// Whether to set in_param and out_param to 0 if a command does not use them. If false, unused parameters contain
+    /// the addresses of the inbox and outbox.
     pub exact: bool,
 }
 

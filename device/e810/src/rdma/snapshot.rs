@@ -1,4 +1,4 @@
-//! Control-socket rows that describe RDMA objects.
+//! RDMA objects as table rows for the control socket.
 
 use card::frontend::snapshot::{
     ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, MrRow, Peer, QpRow, Service, remote_rights,

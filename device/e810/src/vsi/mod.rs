@@ -93,8 +93,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The valid bits of the sections are ignored: `ice` marks few sections as valid when it adds a VSI,
-    /// but relies on all of them.
+    /// Creates a VSI. The valid bits of the sections are ignored, because `ice` marks few sections as valid when it
+    /// adds a VSI but relies on all of them.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,

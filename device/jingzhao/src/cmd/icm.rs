@@ -19,7 +19,7 @@ pub(super) fn map(resources: &mut Resources, command: &Command, inbox: &[u8]) ->
     }
 }
 
-/// Executes UNMAP_ICM. Unmapping a page that is not mapped is not an error: the public driver unmaps whole chunks, even
+/// Executes UNMAP_ICM. Unmapping an unmapped page is not an error, because the public driver unmaps whole chunks even
 /// if only parts of them are mapped.
 pub(super) fn unmap(resources: &mut Resources, command: &Command) -> Result<(), CmdError> {
     let table = IcmTable::from_op_modifier(command.op_modifier)?;

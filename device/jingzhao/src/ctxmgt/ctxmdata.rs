@@ -44,7 +44,8 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // The shifts must match the entry sizes that QUERY_DEV_LIM reports: software lays out the entries accordingly.
+    // The shifts must match the entry sizes that QUERY_DEV_LIM reports, because software lays out the tables with those
+    // sizes.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);

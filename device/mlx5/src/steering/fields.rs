@@ -30,7 +30,8 @@ impl Fields {
     /// Returns the fields of a frame. `layers` must be its layers.
     ///
     /// A frame without an IP header has no IP fields, and a fragment has no ports or TCP flags. The lengths in the
-    /// headers do not matter: rdma-core's tests match frames whose IPv6 payload length includes the IPv6 header.
+    /// headers do not matter, because rdma-core's tests match frames whose IPv6 payload length includes the IPv6
+    /// header.
     pub fn of(frame: &[u8], layers: &Layers) -> Self {
         let tag = layers.outer_tag;
         let tci = tag.map_or(0, |tag| tag.tci.into_bits());

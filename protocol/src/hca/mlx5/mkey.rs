@@ -153,7 +153,7 @@ impl Klm {
         }
     }
 
-    /// Always returns false: a range is never empty.
+    /// Always returns false, because a range is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }

@@ -10,8 +10,8 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// The part of the ICM layout that the device needs. For most tables, that is only the size: the device keeps the
-/// contexts in its own memory.
+/// The part of the ICM layout that the device needs. For most tables, the device needs only the size, because it keeps
+/// the contexts in its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitHca {

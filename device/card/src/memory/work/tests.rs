@@ -310,7 +310,7 @@ fn bind_rejects_invalid_parameters() {
         (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
         (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
         (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
-        // Region 0x400 does not grant local write access. A window on it must not grant remote write access.
+        // Region 0x400 does not grant local write access. A window bound to it must not grant remote write access.
         (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
         (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
         (Bind { len: LEN, ..ours }, AccessError::Bounds),
