@@ -27,7 +27,7 @@ const BATCH: u32 = 32;
 const SMALL: u32 = 64;
 const SIZES: [u32; 2] = [4 << 10, 1 << 20];
 
-/// Returns the prefix of the figures' names.
+/// Returns the common prefix of the figure names.
 fn prefix(doorbells: Doorbells) -> String {
     format!("loopback_{}", doorbells.infix())
 }

@@ -17,7 +17,7 @@ use crate::tools::{self, Exchange, Ready};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
-/// Interval between two polls.
+/// Polling interval while waiting.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Size of a long request in bytes.

@@ -18,7 +18,7 @@ use crate::tools::await_text;
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// How long the port may take to become active after the driver starts or the device is reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
-/// Interval between two polls.
+/// Polling interval while waiting.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Number of unload and load cycles.

@@ -21,7 +21,7 @@ const CONTENT: &str = "/dev/shm/content";
 const SOON: Duration = Duration::from_secs(60);
 /// Directory of the RDMA device in sysfs.
 const DEVICE: &str = "/sys/class/infiniband/mlx5_0";
-/// Interval between two polls.
+/// Polling interval while waiting.
 const POLL: Duration = Duration::from_millis(200);
 /// Number of bytes that fio must have transferred before the outage begins.
 const UNDER_WAY: u64 = 1 << 20;
