@@ -58,7 +58,7 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 }
 
 #[test]
-fn mismatched_response_type_completes_with_bad_response() {
+fn mismatched_response_type_fails_request() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
     // Each request is listed with its outcomes for six kinds of response to its first PSN: an ACK, the READ responses

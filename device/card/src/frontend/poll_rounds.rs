@@ -20,8 +20,8 @@ pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`, used to keep duplicates out of it. With duplicates, `active` could grow during a long
-    /// round if software repeatedly rang another doorbell whose rounds are short.
+    /// The slots in `active`, used to avoid duplicates. Otherwise, `active` could grow while one slot has a long round
+    /// and software repeatedly rings the doorbell of a slot with short rounds.
     queued: BTreeSet<S>,
 }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn single_queue_does_not_start_polling_round() {
+    fn round_is_skipped_if_only_queue_was_just_polled() {
         let mut queues = queues([5]);
         queues.begin(SLOT, Some(5));
         assert!(!queues.is_active() && rest(&mut queues).is_empty());

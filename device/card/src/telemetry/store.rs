@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn ring_keeps_newest_records_with_header() {
+    fn ring_dump_has_header_and_newest_records() {
         let most = RingBytes::try_from(RingBytes::LEAST).unwrap();
         let keep = Keep::Memory(most);
         let mut store = Store::open("trace", &keep, Opening::New, b"head\n".to_vec()).unwrap().with_limit(1);

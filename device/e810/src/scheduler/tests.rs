@@ -267,7 +267,7 @@ fn rejects_rate_profiles_past_limit() {
 }
 
 #[test]
-fn port_ets_reports_traffic_class_zero() {
+fn query_port_ets_returns_traffic_class_zero() {
     let scheduler = Scheduler::default();
     let mut buffer = [0xa5; 64];
     assert_eq!(scheduler.port_ets(Teid::new(1), &mut buffer), Ok(64));

@@ -170,7 +170,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
 ];
 
 #[test]
-fn each_violation_reports_only_its_rule() {
+fn each_violation_is_reported_only_under_its_rule() {
     for (rule, breach) in BREACHES {
         let mut driver = strict();
         breach(&mut driver);
