@@ -233,7 +233,7 @@ async fn pump(
     }
 }
 
-/// Fills a pipe, so that writes to its other end block.
+/// Fills a pipe so that further writes to it block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
     // O_NONBLOCK would affect the program if set on its own write end, so open a separate one through /proc.
     let mut end = File::options()
@@ -266,8 +266,8 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
 }
 
-/// Returns whether a line of proc_pid_stat(5) shows a suspended process. Splits the line at the last parenthesis: the
-/// program name in parentheses may contain any character.
+/// Returns whether a line of proc_pid_stat(5) shows a suspended process. Splits the line at the last parenthesis, since
+/// the program name in parentheses may contain any character.
 fn has_suspended_state(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }

@@ -76,8 +76,8 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Returns a path for a socket, which is deleted at the end of the run. The path is short: socket paths are limited
-    /// to 107 bytes.
+    /// Returns a path for a socket, which is deleted at the end of the run. The path is short because socket paths are
+    /// limited to 107 bytes.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)
     }

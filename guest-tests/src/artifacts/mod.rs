@@ -200,7 +200,7 @@ impl Artifacts {
         rdma_core::tests(&self.cache, self.kernel.arch, rdma_core)
     }
 
-    /// Returns a disk with NIXL, its UCX and numpy, laid out like a directory on Python's module search path.
+    /// Returns a disk with NIXL, its bundled UCX, and numpy, laid out like a directory on Python's module search path.
     ///
     /// # Errors
     /// Fails if the guests' architecture is not this machine's, if the wheels cannot be fetched, or if the image cannot

@@ -208,7 +208,7 @@ pub(crate) const NFS: Protocol = Protocol {
         mount -t nfs4 -o proto=rdma,port=20049,vers=4.2 {server}:/ /mnt",
     pause: "rpc.nfsd 0",
     resume: "rpc.nfsd -N 3 --rdma=20049 2",
-    // There is nothing to wait for: the kernel does not report the disconnection.
+    // There is nothing to wait for, since the kernel does not report the disconnection.
     noticed: "true",
     disconnect: "umount /mnt",
     end: "rpc.nfsd 0

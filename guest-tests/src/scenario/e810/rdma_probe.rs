@@ -235,8 +235,8 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Checks that iWARP is rejected. The device supports only RoCE: `ice` accepts the setting, but `irdma` then
-    /// rejects the device.
+    /// Checks that iWARP is rejected, since the device supports only RoCE. With RoCE disabled, `ice` accepts the
+    /// setting, but `irdma` then rejects the device.
     async fn iwarp(&mut self) -> Result<()> {
         const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
         let said = self.set_protocol("enable_iwarp", true).await?;

@@ -51,7 +51,7 @@ pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report, extent: Ext
     let hint = format!("transcripts of all commands: {}", run.path().display());
     let folder = run.file("folder");
     fs::create_dir_all(&folder)?;
-    // Programs in the guest report the directory without symbolic links.
+    // Programs in the guest report the directory's path with symbolic links resolved.
     let folder = folder.canonicalize()?;
     fs::write(folder.join("hello.c"), HELLO)?;
     save_script(&folder.join("seen.sh"), SEEN)?;

@@ -78,8 +78,9 @@ impl Streams {
         report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64).context("no bytes")
     }
 
-    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked. The client exits once its kernel
-    /// has accepted all bytes, and an overloaded guest drops datagrams. Other cases check the amount and the content.
+    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked, since the client exits once its
+    /// kernel has accepted all bytes, and an overloaded guest drops datagrams. Other cases check the amount and the
+    /// content.
     pub(super) async fn arrive(
         self,
         client: &mut Station,

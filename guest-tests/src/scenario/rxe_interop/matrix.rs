@@ -109,7 +109,7 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // Messages are short: UC does not retransmit packets that are dropped when a socket buffer is full.
+            // Messages are short, since UC does not retransmit packets that are dropped when a socket buffer is full.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
             // The messages consist of up to 256 packets, some of which are likely to be lost.
