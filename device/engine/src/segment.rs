@@ -17,8 +17,8 @@ pub(crate) struct Segment {
     pub(crate) len: usize,
 }
 
-/// Returns the maximum number of packets in a frame with segmentation offload that begins with packet `index` of its
-/// message. Full frames end at fixed offsets in the message, so most retransmissions resend whole frames.
+/// Returns the maximum number of packets in a frame that begins with packet `index` of its message and uses
+/// segmentation offload. Full frames end at fixed offsets in the message, so most retransmissions resend whole frames.
 pub(crate) fn packets_in_frame(mtu: usize, index: u32) -> u32 {
     let most = u32::try_from(MAX_OFFLOADED_PAYLOAD / mtu).unwrap_or(u32::MAX);
     most - index % most

@@ -11,7 +11,7 @@ pub fn region(mpt: &Mpt) -> MemoryRegion {
     let translation = if mpt.is_physical() {
         Translation::Contiguous { bus: Iova::new(mpt.start.get()) }
     } else {
-        // The default is never used: every page size has a valid shift.
+        // The fallback is never used, since every page size has a valid shift.
         let page_shift = PageShift::new(mpt.page_size.log2()).unwrap_or(PageShift::MIN);
         Translation::paged(page_shift, mpt.mtt, mpt.start)
     };

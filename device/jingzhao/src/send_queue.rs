@@ -151,8 +151,8 @@ impl SendQueue {
     ///
     /// # Errors
     /// Fails if too many doorbells are pending. The new doorbell is then lost. Each doorbell covers at least one WQE,
-    /// whose slot cannot be reused before the WQE completes. So correct software never has more pending doorbells than
-    /// slots.
+    /// whose slot cannot be reused before the WQE completes. Correct software therefore never has more pending
+    /// doorbells than slots.
     pub fn queue_doorbell(
         &mut self,
         doorbell: SendDoorbell,
@@ -255,7 +255,8 @@ impl SendQueue {
             let run = std::mem::take(&mut self.linked_run);
             let distance = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&distance) {
-                // Doorbells arrive in slot order. No later one can be for a WQE that was executed through these links.
+                // Doorbells arrive in slot order, so no later doorbell can be for a WQE that was executed through these
+                // links.
                 return Some(entry);
             }
             self.linked_run = distance - 1;

@@ -32,7 +32,7 @@ pub enum Doorbell {
     /// Signals a new send counter in a QP's or SQ's doorbell record.
     Send {
         qpn: Qpn,
-        /// Start of the last WQE; `None` if software rings the doorbell with two 4-byte stores.
+        /// First bytes of the last WQE; `None` if software rings the doorbell with two 4-byte stores.
         head: Option<WqeHead>,
     },
 }

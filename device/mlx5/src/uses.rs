@@ -24,7 +24,8 @@ pub enum Object {
     Rq(u32),
 
     Umem(u32),
-    // References to the kinds below are not counted. They are listed because they can have owners.
+    // References to objects of the kinds below are not counted. The kinds are listed because their objects can have
+    // owners.
     Qp(u32),
     Sq(u32),
     Mkey(u32),

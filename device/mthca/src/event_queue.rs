@@ -18,7 +18,7 @@ const TYPES: usize = 64;
 /// The valid event queues of a device.
 #[derive(Debug)]
 pub struct EventQueues {
-    /// At most 2^6 EQs: INIT_HCA rejects more.
+    /// At most 2^6 EQs, since INIT_HCA rejects a larger number.
     queues: BTreeMap<u32, EventQueue>,
     /// The EQ that each event type is mapped to, if it is valid.
     takers: [Option<Eqn>; TYPES],
@@ -125,8 +125,8 @@ impl EventQueue {
         self.events.ring.set_consumer(consumer);
     }
 
-    /// Arms the queue for the next event. Section 7.8: if there are unread entries, returns the interrupt to raise
-    /// immediately.
+    /// Arms the queue for the next event. If there are unread entries, returns the interrupt to raise immediately
+    /// (section 7.8).
     #[must_use]
     pub fn arm(&mut self) -> Option<Interrupt> {
         self.armed = self.events.ring.unread() == 0;

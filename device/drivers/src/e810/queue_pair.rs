@@ -334,8 +334,8 @@ impl<B: Bus> Driver<B> {
         u16::try_from(index).unwrap_or(u16::MAX)
     }
 
-    /// Writes the quanta of a WQE and sets their polarity. The first quantum is written last: the device may read the
-    /// ring at any time.
+    /// Writes the quanta of a WQE and sets their polarity. The first quantum is written last, since the device may read
+    /// the ring at any time.
     fn put(&mut self, ring: &mut Producer, wqe: &[u8]) {
         const POLARITY: u8 = 0x80;
         let mut wqe = wqe.to_vec();

@@ -65,7 +65,7 @@ pub(super) struct QueuePair {
     pub(super) counters: QpCounters,
 }
 
-/// Queues of a QP that software has flushed.
+/// Whether software has flushed the send and receive queues of a QP.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flushed {
     pub(super) sends: bool,

@@ -43,8 +43,8 @@ impl VsiRss {
     }
 }
 
-/// Lookup table that the function's VSIs can share. It is indexed by the low bits of the hash. Each write
-/// sets the table size: Linux uses the maximum, and DPDK uses 512 entries.
+/// Lookup table that the function's VSIs can share. It is indexed by the low bits of the hash. Each write sets the
+/// table size: Linux uses the maximum, and DPDK uses 512 entries.
 #[derive(Clone, Debug)]
 pub(super) struct FunctionTable {
     entries: Box<[u8; FUNCTION_ENTRIES]>,
@@ -73,7 +73,8 @@ impl Vsis {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let symmetric = match vsi.options.hash {
                 HashKind::SymmetricToeplitz => true,
-                // Drivers do not use the XOR and Jenkins hashes, so the device treats them as Toeplitz.
+                // The XOR and Jenkins hashes are not implemented, since drivers do not use them. The device uses
+                // Toeplitz instead.
                 HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => false,
             };
             let fields = self.profiles.fields(number, PacketType::of(layers));

@@ -213,8 +213,8 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(set.table.get())).with(parts.iter().flat_map(Parts::references))
         }
 
-        // Commands that create an object with references to other objects. A CQ's EQ is not listed: EQs belong to the
-        // kernel.
+        // Commands that create an object with references to other objects. A CQ's EQ is not listed, since EQs belong to
+        // the kernel.
         Command::CreateCq(create, _) => {
             let umems = Umems { queue: create.place(), record: create.context.record_place() };
             Named::references([Object::Uar(create.context.uar.get())]).with(umems.uses())

@@ -148,7 +148,8 @@ fn is_older(record: &CqRecord, arm: &ArmCq) -> bool {
     }
 }
 
-/// Checks a send doorbell. `head` is the start of the last WQE, if the doorbell is a single store.
+/// Checks a send doorbell. `head` contains the first bytes of the last WQE, or `None` if software rang the doorbell
+/// with two 4-byte stores.
 pub(in super::super) fn send_doorbell(
     qps: &Numbered<Box<QueuePair>>,
     page: UarIndex,
@@ -183,7 +184,8 @@ pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Find
     found
 }
 
-/// Checks an SQ's doorbell. `head` is the start of the last WQE, if the doorbell is a single store.
+/// Checks an SQ's doorbell. `head` contains the first bytes of the last WQE, or `None` if software rang the doorbell
+/// with two 4-byte stores.
 pub(in super::super) fn sq_doorbell(
     netdev: &Netdev,
     page: UarIndex,

@@ -161,8 +161,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // Copy the migration state even if its mask bit is clear. The driver then sends "migrated", the initial
-            // state of a QP.
+            // Copy the migration state even if its mask bit is clear. In that case, the driver sends "migrated", the
+            // initial state of a QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,

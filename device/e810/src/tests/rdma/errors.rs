@@ -90,7 +90,8 @@ fn flushing_empty_queues_does_not_write_cqe() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The kernel itself completes WQEs that it posts to a flushed queue pair and may destroy the queue pair at any time.
+/// If the kernel posts a WQE to a flushed queue pair, it completes the WQE itself. It may also destroy the queue pair
+/// at any time.
 #[test]
 fn late_requests_on_kernel_qp_are_not_flushed() {
     let mut pair = Pair::connected();

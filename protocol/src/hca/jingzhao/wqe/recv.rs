@@ -68,7 +68,7 @@ impl RecvWqe {
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        // A unit with an address is complete: drivers write the address last.
+        // A unit with an address is complete, since drivers write the address last.
         let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
         marked && units(slot).first().is_some_and(is_data)
     }
