@@ -83,8 +83,8 @@ pub fn begin(config: &Config, file: Option<&Path>, dns_ports: &BTreeSet<u16>) ->
     Ok(())
 }
 
-/// Adds the process to the groups of the configured sockets, if permitted. A member of a group can assign its own files
-/// to it without CAP_CHOWN.
+/// Adds the process to the groups of the configured sockets, if permitted. Without CAP_CHOWN, a process can assign its
+/// files only to groups that it belongs to.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));

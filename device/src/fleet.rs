@@ -278,7 +278,7 @@ impl Fleet {
     }
 
     async fn change(&mut self, change: Change) {
-        // Errors from `send` are ignored: the requester may have disconnected.
+        // Errors from `send` are ignored, because the requester may have disconnected.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);

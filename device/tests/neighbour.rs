@@ -2,8 +2,8 @@
 //! same process that exchange data.
 //!
 //! The hostile clients run at the lowest priority, so that the test measures the load that they cause in the daemon,
-//! not their own. The neighbour's rate and latency depend on the machine, so they are always printed but checked only
-//! if HCAD_DAILY is set.
+//! not their own. The neighbour's rate and latency are always printed. They depend on the machine, so they are checked
+//! only if HCAD_DAILY is set.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod long_lists;
@@ -591,8 +591,8 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attack_duration(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops `_over` even if it panics. Once the channel is disconnected, `join` returns
-        // immediately.
+        // The neighbour's thread drops the sender `_over` when it ends, even if it panics. The channel is then
+        // disconnected, and `join` returns immediately.
         assert_eq!(
             is_over.recv_timeout(TIMEOUT),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),

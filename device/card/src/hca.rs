@@ -348,8 +348,8 @@ impl<F: Frontend> Hca<F> {
         self.port.is_up()
     }
 
-    /// Returns whether frames can pass the port. The link must be up. On some interfaces, software must also have
-    /// opened the port.
+    /// Returns whether frames can pass through the port. The link must be up, and on some interfaces, software must
+    /// have opened the port.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
@@ -363,8 +363,8 @@ impl<F: Frontend> Hca<F> {
         self.port.addresses().own.mac
     }
 
-    /// Reserves the addresses derived from another host's MAC for that host. Has no effect if the address table
-    /// contains the MAC.
+    /// Adds static neighbour entries that map the IP addresses derived from another host's MAC to that MAC. Has no
+    /// effect if the address table contains the MAC.
     pub fn add_static_neighbour(&mut self, mac: MacAddr) {
         self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
@@ -372,7 +372,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Removes a host added with [`Hca::add_static_neighbour`].
+    /// Removes the entries added by [`Hca::add_static_neighbour`].
     pub fn remove_static_neighbour(&mut self, mac: MacAddr) {
         self.step(Input::RemoveNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
@@ -421,8 +421,8 @@ impl<F: Frontend> Hca<F> {
         self.frontend.fail(cx);
     }
 
-    /// Returns a page of a table, starting at row index `from`. The page is empty if the device does not have
-    /// the table.
+    /// Returns a page of a table, starting at row index `from`. The page is empty if the device does not have the
+    /// table.
     pub fn page(&self, table: &'static TableSpec, from: u64) -> Page {
         let cx = TableContext {
             engine: &self.engine,
@@ -501,8 +501,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports the engine's events to the front-end. Called after every input so that no access finds
-    /// pending events from an earlier input. Returns whether more events are left.
+    /// Reports the engine's events to the front-end. Called after every input so that no access finds pending events
+    /// from an earlier input. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             let Some(event) = self.engine.poll_event() else { return false };

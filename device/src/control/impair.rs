@@ -5,7 +5,7 @@ use card::frontend::Frontend;
 use card::hca::Hca;
 use tokio::sync::oneshot;
 
-/// A request to a device's thread to list or change its impairments, with the channel for the reply.
+/// A request that a device's thread list or change the device's impairments, with a channel for the reply.
 #[derive(Debug)]
 pub enum ImpairCall {
     /// Lists the impairments and their counters.

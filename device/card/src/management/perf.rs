@@ -11,8 +11,8 @@ use protocol::mad::{Mad, MadStatus, Method};
 use super::Counters;
 use super::port::response;
 
-/// Values of the device's counters at the last reset through management. The device's own counters keep running, and
-/// management reports the difference.
+/// Values of the device's counters when a Set request last reset them. The counters themselves keep running, and
+/// responses report the difference.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Perf {
     base: Counters,

@@ -135,7 +135,8 @@ pub(super) enum Update {
 
 /// Bytes to compare, stored in full if they are short, otherwise as a digest.
 ///
-/// The digest is not a CRC: the CRC of data followed by its own CRC is a constant, and frames end with their CRC.
+/// The digest is not a CRC, because frames end with their CRC, and the CRC of data followed by its own CRC is a
+/// constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),
