@@ -68,7 +68,7 @@ impl Pair {
             )
         });
         // The client sends the server the test parameters, but not the transport. Without `-P 0`, client and server
-        // would run as MPI ranks, as their input is not a terminal.
+        // would run as MPI ranks, since their input is not a terminal.
         let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
         let server = format!("{of_b} {transport}");
         let client = format!("{of_a} {} {test} -f", self.b.address(0).ipv4);
