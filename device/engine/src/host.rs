@@ -247,8 +247,8 @@ pub trait Host {
     }
 
     /// Checks whether requests to the XRC target `qpn` may use the SRQ `srqn`, and returns the protection domain that
-    /// their memory accesses are checked against. Called for each request packet: an SRQ can be destroyed between two
-    /// packets.
+    /// their memory accesses are checked against. Called for each request packet, since an SRQ can be destroyed between
+    /// two packets.
     ///
     /// # Errors
     /// Fails if the SRQ does not exist, is not an XRC SRQ, or is not in the target's XRC domain.

@@ -87,7 +87,7 @@ pub struct PeerRow {
     pub leaf: bool,
     /// MACs reached through the peer, at most 16: the configured MAC and learned ones.
     pub macs: Vec<String>,
-    /// Number of frames received from the peer, including messages about padding.
+    /// Number of frames received from the peer, including padding requests and acceptances.
     pub rx_frames: u64,
     /// Number of frames from the peer that were dropped because the peer exceeded its rate limit.
     pub rx_over_rate: u64,
@@ -406,8 +406,8 @@ impl Switch {
         admitted
     }
 
-    /// Removes `mac` from the caches after another sender's use of it was rejected. The next frame from its owner then
-    /// refreshes the MAC's entry, which ends the other sender's claim.
+    /// Removes `mac` from the caches after a frame with this source MAC from another sender was rejected. The owner's
+    /// next frame then refreshes the MAC's entry, which discards the other sender's claim to the MAC.
     fn relearn(&mut self, mac: MacAddr) {
         self.last = self.last.filter(|last| last.src != mac);
         self.last_own = self.last_own.filter(|(last, _)| *last != mac);

@@ -1,4 +1,4 @@
-//! Handles the client's requests: accesses to config space and BARs, changes to memory and vectors, and
+//! Handles the client's requests: accesses to config space and BARs, changes to DMA mappings and interrupt vectors, and
 //! resets.
 
 use std::ops::Range;
@@ -66,8 +66,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns the target of an access at `offset`. Each piece of an access has only one target: the MSI-X structures
-    /// begin and end at multiples of 8.
+    /// Returns the target of an access at `offset`. Each piece of an access has only one target, because the MSI-X
+    /// structures begin and end at multiples of 8.
     pub(super) fn decode(&self, bar: Bar, offset: u64) -> Target {
         let inside = |(of, start): (Bar, u32), len: u64| {
             let within = offset.checked_sub(u64::from(start)).filter(|within| of == bar && *within < len);

@@ -92,8 +92,8 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Handles a packet that the guest has addressed to itself. Passes it to the management agents if they always reply
-    /// to such packets. Returns whether the engine should process it.
+    /// Handles a packet that the guest has addressed to itself. Passes it to the management agents if they reply to it
+    /// even when a guest QP can receive it. Returns whether the engine should process it.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
         if received.packet.bth.dest_qp != QP1 {
             return true;

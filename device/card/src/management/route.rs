@@ -64,7 +64,8 @@ pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     Some(mad)
 }
 
-/// Turns a response around (C14-13:1). Returns false if the SMP is not at the end of its path.
+/// Sets the direction and the hop pointer of a response for its return path (C14-13:1). Returns false if the SMP is not
+/// at the end of its path.
 pub(super) fn turn(answer: &mut Mad) -> bool {
     let smp = Smp::of_mut(answer);
     let route = smp.route();
@@ -76,7 +77,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Returns whether the route is directed throughout, without a LID-routed part, and its path fits in the field.
+/// Returns whether the route is directed throughout, without a LID-routed part, and has at most [`MAX_HOPS`] hops.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS

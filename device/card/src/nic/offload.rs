@@ -7,8 +7,8 @@ use protocol::net::layers::TCP;
 use protocol::net::udp;
 use thiserror::Error;
 
-/// Minimum header lengths: RFC 791, section 3.1; RFC 8200, section 3; RFC 9293, section 3.1; RFC 768; RFC
-/// 9260, section 3.1.
+/// Minimum header lengths: RFC 791, section 3.1; RFC 8200, section 3; RFC 9293, section 3.1; RFC 768; RFC 9260, section
+/// 3.1.
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const TCP_LEN: usize = 20;
@@ -183,7 +183,7 @@ impl Offloads {
         }
     }
 
-    /// Computes the requested checksums. Those of inner headers come first: outer checksums cover the inner headers.
+    /// Computes the requested checksums. Those of the inner headers come first, because the outer checksums cover them.
     ///
     /// # Errors
     /// Fails if the frame ends within its headers.
