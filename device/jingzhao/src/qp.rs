@@ -27,8 +27,8 @@ use super::options::Options;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{FetchedWqe, SendQueue, Sender};
 
-/// Maximum message length in bytes. The maximum in bits 4:0 of mtu_msgmax is not enforced (CtxMgt document, table 2.2;
-/// J-48): for UD QPs, the public driver sets it to 2048 bytes, although their messages can be 4096 bytes long.
+/// Maximum message length in bytes. The maximum in bits 4:0 of mtu_msgmax (CtxMgt document, table 2.2) is not enforced,
+/// because the public driver sets it to 2048 bytes for UD QPs, whose messages can be 4096 bytes long (J-48).
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A QP that is not in RESET.
@@ -137,8 +137,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // Only UD QPs can have an invalid MTU code: RC and UC QPs cannot enter RTR with one. A UD message is a single
-        // packet of at most 4096 bytes.
+        // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. A UD message is a
+        // single packet of at most 4096 bytes.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
         // The public driver writes QPNs to contexts, both local and remote, without their high bits. Peers therefore
         // address this QP by the local QPN in its context.

@@ -24,8 +24,8 @@ pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings
         );
     }
     if let Some(Ok(wqe)) = fetched.wqe {
-        // Only the units before the data are compared: data units have no reserved bits, and the bytes after inline
-        // data are undefined.
+        // Compare only the units before the data. Data units have no reserved bits, and the bytes after inline data are
+        // undefined.
         let head = SendWqe { data: WqeData::Segments(SmallVec::new()), ..wqe.clone() }.emit();
         let mut bytes = fetched.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
         if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
