@@ -282,7 +282,7 @@ impl Model {
         windows(&self.pages)
     }
 
-    /// Returns the file and offset of each byte, or `None` if any byte may not be accessed.
+    /// Returns the file and offset of each byte, or `None` if any byte is inaccessible.
     fn places(&self, at: u64, len: usize, allowed: impl Fn(&Page) -> bool) -> Option<Vec<(usize, usize)>> {
         let place = |nth: usize| {
             let byte = at.checked_add(nth as u64)?;

@@ -1,6 +1,6 @@
 //! Checks that a responder cannot be used for amplification: each request packet triggers at most one ACK, NAK or
 //! atomic response, and a READ at most as many response packets as its length requires. The destination of replies is
-//! not checked. A responder always replies to its connected peer.
+//! not checked, since a responder always replies to its connected peer.
 
 use protocol::roce::{Ext, Kind, Packet};
 

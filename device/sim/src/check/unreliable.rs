@@ -1,4 +1,4 @@
-//! Checks that UC and UD deliver each message whole and exactly as posted, and never deliver one that must be rejected.
+//! Checks that UC and UD deliver only complete messages, exactly as posted, and none that must be rejected.
 
 use protocol::ids::{MacAddr, Qkey, Qpn};
 use protocol::roce::{Ext, Imm, IpAddrs, RoceFrame};
