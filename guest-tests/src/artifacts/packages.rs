@@ -1,4 +1,4 @@
-//! Sets of Debian packages that are fetched together and unpacked into one directory. No maintainer scripts run.
+//! Sets of Debian packages that are fetched together and unpacked into one directory. Maintainer scripts are not run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -45,7 +45,7 @@ pub(super) struct Message {
     pub(super) len: u32,
     /// Address in the peer's region, for all operations except SEND.
     pub(super) remote: Option<Remote>,
-    /// Immediate data in memory order.
+    /// Immediate data in network byte order.
     pub(super) imm: [u8; 4],
     /// Whether the message carries its own destination, as a datagram does.
     pub(super) datagram: bool,

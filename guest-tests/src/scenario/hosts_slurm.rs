@@ -33,7 +33,7 @@ const MPI: &str = r#"#!/bin/sh
 [ "$HCAD_RANK" = 0 ] || exit 0
 mpirun.openmpi --map-by slot:OVERSUBSCRIBE -np 4 --host a:2,b:2 python3 /work/exchange.py
 "#;
-/// Script that fails in one guest. In the other, it would exceed the step's time limit.
+/// Script that fails in one guest. In the other, it sleeps until it is terminated.
 const FAILURE: &str = r#"#!/bin/sh
 [ "$HCAD_RANK" = 1 ] || exec sleep 3600
 echo "rank 1 fails" >&2

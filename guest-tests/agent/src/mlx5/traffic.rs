@@ -1,5 +1,5 @@
-//! Messages that one function sends and another receives. Only the loops in this file run while messages are measured.
-//! They do not allocate memory, and they write WQEs that were built in advance.
+//! Sends messages from one ConnectX function to another. During a measurement, only the loops in this file run. They do
+//! not allocate memory, and they write WQEs that were built in advance.
 
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -83,7 +83,8 @@ impl Mlx5 {
         Ok(Mlx5Streamed { elapsed_ns: nanos(started)? })
     }
 
-    /// Receives messages on several queue pairs. Each completion is followed by another receive.
+    /// Receives messages on several queue pairs. Each completion triggers another receive until all receives have been
+    /// posted.
     pub(crate) fn receive_over(&mut self, step: &ReceiveOverMlx5) -> Result<Mlx5Streamed> {
         let posted = self.posted.take();
         self.halves(step.len)?;

@@ -1,5 +1,5 @@
-//! The stock drivers bind to one device of each kind in a single guest. Then each device exchanges verified messages
-//! with itself.
+//! Tests that the stock drivers bind to one device of each kind in a single guest, and that each device exchanges
+//! verified messages with itself.
 
 use std::time::Duration;
 

@@ -103,9 +103,8 @@ async fn cases(
     Ok(())
 }
 
-/// Checks that `irdma`'s message counters grow by exactly the number of messages that a program transfers, and that one
-/// guest's counters of sent packets and bytes grow by as much as the other's counters of received ones (E810 interface,
-/// section 10.7).
+/// Checks that `irdma` counts exactly the messages that a program transfers, and that each guest counts as many
+/// received packets and bytes as the other counts as sent (E810 interface, section 10.7).
 async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
     /// Number of messages in each direction.
     const MESSAGES: u64 = 100;

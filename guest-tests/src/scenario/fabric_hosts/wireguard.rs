@@ -51,8 +51,8 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Interface names must be unique across namespaces: the programs name their control sockets after them, in
-            // one directory.
+            // Interface names must be unique across namespaces, because the programs name their control sockets after
+            // the interfaces and create all of them in one directory.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;

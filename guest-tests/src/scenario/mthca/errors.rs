@@ -35,8 +35,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs the cases for any HCA in a [`StockPair`]. When a CQ overflows, the HCA's driver must log one warning that
-/// contains the text `overrun`.
+/// Runs the cases on a [`StockPair`] with any HCA. When a CQ overflows, the driver must log exactly one warning, which
+/// must contain the value of `overrun`.
 pub(in super::super) async fn cases(
     lab: &Lab,
     report: &mut Report,
@@ -80,7 +80,8 @@ impl Ends {
     }
 }
 
-/// Checks that QPs report the path migration state MIGRATED. The device does not support automatic path migration.
+/// Checks that QPs report the path migration state MIGRATED, since the device does not support automatic path
+/// migration.
 async fn migrated(pair: &mut StockPair) -> Result<()> {
     const MIGRATED: u32 = 0;
     let ends = Ends::open(pair).await?;

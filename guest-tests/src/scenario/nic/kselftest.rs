@@ -32,7 +32,7 @@ const SOURCES: &str = "/sources";
 const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
 /// Number of CPUs, and thus of queues. Some tests need ten queues, and others need eight queues and two extra CPUs.
 const CPUS: u32 = 10;
-/// Minimum number of tests that must pass on a ConnectX. The other NICs are controls.
+/// Minimum number of tests that must pass on a ConnectX. There is no minimum for the other NICs.
 const LEAST_PASSED: usize = 65;
 
 /// Makes the programs parse YAML with libyaml. The pure Python parser takes half a minute in an emulated guest.

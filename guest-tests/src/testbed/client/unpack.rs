@@ -48,8 +48,8 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     // Since a directory's permissions may forbid creating files in it, directories are unpacked last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Allowance left over from the previous entry. If that entry's content was not unpacked, the next read needs the
-    // allowance to skip it.
+    // Unused allowance of the previous entry. If the entry's content was not unpacked, the next read must skip it and
+    // needs this allowance.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);
@@ -89,8 +89,8 @@ struct Space {
 }
 
 impl Space {
-    /// Charges an entry with the given path and size, including the directories in its path that it does not share with
-    /// the previous entry.
+    /// Deducts the space for an entry with the given path and size, and for the directories in its path that it does
+    /// not share with the previous entry.
     fn charge(&mut self, path: &Path, len: u64) -> Result<()> {
         let parts = path.components();
         let shared = parts.clone().zip(self.last.components()).take_while(|(a, b)| a == b).count();

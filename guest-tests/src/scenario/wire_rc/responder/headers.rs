@@ -1,4 +1,4 @@
-//! Header fields that the HCA ignores, and those that make it drop the packet and count the drop by reason.
+//! Tests header fields that the HCA ignores, and values that make it drop the packet. Drops must be counted by reason.
 
 use anyhow::{Result, ensure};
 
