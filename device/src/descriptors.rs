@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserve_descriptor_is_released_only_once_on_emfile() {
+    fn spare_descriptor_is_released_once_per_refill() {
         let mut reserve = Reserve::new();
         assert!(!reserve.release(&io::Error::from(Errno::CONNABORTED)));
         let exhausted = io::Error::from(Errno::MFILE);

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn only_guests_own_disk_is_writable() {
+    fn only_own_disk_of_guest_is_writable() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn card_has_own_root_port() {
+    fn card_has_its_own_root_port() {
         let cards = vec!["s/x".into(), "s/y".into()];
         let line = line(&Machine { cards, ..machine() }, None);
         for part in ["pcie-root-port,id=slot2,chassis=2,slot=2", r#""bus":"slot2""#] {

@@ -118,7 +118,7 @@ proptest! {
 
     /// Concatenating the payloads of the frames yields the original payload.
     #[test]
-    fn divided_frame_has_consecutive_packets(
+    fn segmented_frame_yields_consecutive_packets(
         encap in encaps(),
         bth in bths(),
         draw in any::<[u64; 4]>(),

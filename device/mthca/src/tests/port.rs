@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn reset_enables_port_but_keeps_host_link() {
+fn reset_enables_port_but_keeps_host_link_state() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
