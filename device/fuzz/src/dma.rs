@@ -156,7 +156,7 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Keep most ranges short, so that pages on both sides stay mapped.
+        // Keep most ranges short, so that pages at both ends stay mapped.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
