@@ -17,7 +17,7 @@ pub struct Options {
     /// Number of queue pairs of the NIC, 1 to 256. The driver uses one per guest CPU.
     #[schemars(with = "u16", range(min = 1, max = 256))]
     pub queues: Queues,
-    /// Number of MSI-X vectors, 4 to 2048. Twice the number of guest CPUs plus 8 is enough.
+    /// Number of MSI-X vectors, 4 to 2048. Eight plus twice the number of guest CPUs is enough.
     #[schemars(with = "u16", range(min = 4, max = 2048))]
     pub vectors: MsixVectors,
     /// Whether the device supports RDMA. If not, `ice` logs this once and `irdma` finds no device.
