@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn task_has_host_of_each_rank() {
+    fn task_lists_host_of_each_rank() {
         let found = task(&[]).unwrap().unwrap();
         assert_eq!((found.rank, found.step.as_str()), (2, "7.0"));
         assert_eq!(found.hosts, ["n1", "n1", "n2"]);

@@ -77,7 +77,7 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // Request one more event than expected to detect a spurious one.
+        // To detect a spurious event, request one more than expected.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
         ensure!(events.len() == part.len(), "{} events for {} commands", events.len(), part.len());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_row_or_attempt_is_reported() {
+    fn missing_row_or_untested_form_is_reported() {
         let (table, devices) = faithful();
         assert_eq!(differences(&devices, &table), Vec::<String>::new());
         let key = (0x016, Form::Bad("valid already"));

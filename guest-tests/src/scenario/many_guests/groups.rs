@@ -34,13 +34,13 @@ impl fmt::Display for Group {
     }
 }
 
-/// Returns a schedule where each pair of guests meets in exactly one turn. `count` must be even.
+/// Returns a schedule in which each pair of guests meets in exactly one round. `count` must be even.
 pub(super) fn turns(count: usize) -> Vec<Vec<Group>> {
     let pairs = |pairs: Vec<(usize, usize)>| pairs.into_iter().map(|(a, b)| Group::pair(a, b)).collect();
     fabric_mesh::rounds(count).into_iter().map(pairs).collect()
 }
 
-/// Returns an incast whose receiver depends on the turn, and pairs of the remaining guests. If an odd number remains,
+/// Returns an incast whose receiver rotates with `turn`, and pairs of the remaining guests. If an odd number remains,
 /// one guest is idle.
 pub(super) fn incast(live: &[usize], turn: usize) -> Vec<Group> {
     let mut order = live.to_vec();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pairs_meet_in_fifteen_turns() {
+    fn all_pairs_meet_in_fifteen_rounds() {
         let turns = turns(16);
         assert_eq!(turns.len(), 15);
         assert!(turns.iter().all(|groups| groups.len() == 8 && !groups[0].is_incast()));
