@@ -63,8 +63,8 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports that a test is skipped, and why. Writes directly to standard output: the test harness captures the output of
-/// `println!`.
+/// Reports that a test is skipped, and why. Writes directly to standard output, because the test harness captures the
+/// output of `println!`.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();

@@ -1,7 +1,7 @@
-//! Code shared by `hcad` and `hcactl`: control socket requests and responses, the default socket paths, the text form
-//! of an explanation, a text file reader, and a man page generator.
+//! Code shared by `hcad` and `hcactl`: control socket requests and responses, the default socket paths, the text
+//! printed by `hcactl explain`, a text file reader, and a man page generator.
 //!
-//! The crate depends on `card` for the rows and counters in responses. It does not depend on any front-end: a response
+//! The crate depends on `card` for the rows and counters in responses. It does not depend on any front-end. A response
 //! contains a front-end's rows as JSON text, which this crate does not parse.
 
 pub mod explain;

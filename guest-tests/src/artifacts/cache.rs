@@ -46,7 +46,7 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
 
 fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()>) -> Result<()> {
     // The programs that fill the directory run in other directories, so its path must be absolute. It is also unique to
-    // this process: an orphaned program may still write to the directory of an interrupted run.
+    // this process, because a program orphaned by an interrupted run may still be writing to that run's directory.
     let cache = cache.canonicalize()?;
     for leftover in fs::read_dir(&cache)?.flatten() {
         if leftover.file_name().to_string_lossy().starts_with(WORK) {

@@ -29,7 +29,7 @@ impl Outgoing {
 
 impl<F: Frontend> Hca<F> {
     /// Starts recording all inputs and outputs or, in a replay, comparing the outputs with a recording. May only be
-    /// called on a device in its power-on state: a recording does not contain the initial state.
+    /// called on a device in its power-on state, because a recording does not contain the initial state.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }
@@ -58,7 +58,7 @@ impl<F: Frontend> Hca<F> {
         sink.step(self.now.as_nanos(), input);
     }
 
-    /// Records the outputs of one turn of the event loop.
+    /// Records the outputs of one iteration of the event loop.
     pub(super) fn record_drained(&mut self, left: WorkLeft) {
         let Some(sink) = &self.sink else { return };
         self.outbound.iter().skip(self.outgoing.recorded).for_each(|(_, frame)| sink.frame(frame));

@@ -14,7 +14,7 @@ use crate::function::Enabled;
 
 const ADDRESS_LEN: usize = 8;
 
-/// Requests 0 pages: the device keeps contexts in its own memory.
+/// Requests 0 pages, because the device keeps contexts in its own memory.
 pub(super) fn query(query: &QueryPages) -> Result<Output, Rejection> {
     PageUse::from_code(query.purpose).ok_or_else(|| Check::PageUse.rejects(query.purpose))?;
     Ok(RequestedPages::new(0).emit().to_vec())

@@ -31,7 +31,7 @@ pub fn draw(seed: u64) -> Plan {
     let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
-    // Some plans consist mostly of XRC pairs: XRC is best tested with several targets that share SRQs.
+    // Some plans consist mostly of XRC pairs, because XRC is best tested with several targets that share SRQs.
     let services: &[_] = if rng.random_ratio(1, 4) {
         &[Service::XrcIni, Service::XrcIni, Service::XrcIni, Service::Rc]
     } else {

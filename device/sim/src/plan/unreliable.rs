@@ -82,7 +82,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
         _ => pair.mtu.bytes() * 6,
     };
     for _ in 0..count {
-        // Short requests are kept rare: one at the head of the queue blocks it until a message fits.
+        // Short requests are rare, because one at the head of the queue blocks it until a message fits.
         let short = rng.random_ratio(1, 30);
         let len = if short { rng.random_range(0..longest) } else { longest };
         let recv = draw_recv(rng, pair, side, len);

@@ -52,7 +52,7 @@ impl Driver for Node {
 impl Driver for InProcess {
     async fn step<C: Call>(&mut self, _: Duration, step: C) -> Result<C::Answer> {
         let agent = self.0.clone();
-        // Ignore the limit: steps that wait have their own.
+        // Ignore the limit, since steps that wait have their own.
         let run = move || agent.lock().unwrap_or_else(PoisonError::into_inner).call(step);
         Ok(tokio::task::spawn_blocking(run).await.context("the agent panicked")??)
     }
@@ -115,7 +115,7 @@ fn path(link: &Link, default_peer: IpAddr) -> Path {
     }
 }
 
-/// Returns the path to a datagram's peer. Datagram WQEs have no space for a GID, so an IPv6 peer is addressed by its
+/// Returns the path for datagrams to a peer. Datagram WQEs have no space for a GID, so an IPv6 peer is addressed by its
 /// LID.
 fn datagram_path(ip: IpAddr) -> Path {
     match ip {

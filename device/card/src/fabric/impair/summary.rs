@@ -1,4 +1,4 @@
-//! The frame fields that rules can match. Checksums are not verified: rules also apply to damaged frames.
+//! The frame fields that rules can match. Checksums are not verified, because rules also apply to damaged frames.
 
 use std::fmt;
 use std::net::IpAddr;

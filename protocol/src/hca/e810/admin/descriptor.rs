@@ -68,8 +68,8 @@ bitflags! {
         const READ = 1 << 10;
         /// BUF: the command has a buffer.
         const BUFFER = 1 << 12;
-        /// SI: the driver requests an interrupt on completion. The device ignores this flag: commands complete before
-        /// the driver can poll.
+        /// SI: the driver requests an interrupt on completion. The device ignores this flag, because commands complete
+        /// before the driver can poll.
         const INTERRUPT = 1 << 13;
     }
 }
