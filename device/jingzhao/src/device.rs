@@ -141,7 +141,7 @@ impl JingZhao {
         doorbell: SendDoorbell,
     ) -> Result<(), IgnoreReason> {
         let resources = self.state.resources.as_mut().ok_or(NOT_INITIALISED)?;
-        // Update the QP's state, which the engine may have changed in this turn.
+        // Update the QP's state, which the engine may have changed in this iteration of the event loop.
         resources.observe(cx, doorbell.qpn);
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);

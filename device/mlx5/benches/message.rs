@@ -68,7 +68,7 @@ const MAX_QPS: usize = (1 << LOG_CQ) / BATCH as usize;
 const BATCH: u16 = 32;
 const ROUNDS: u32 = 16;
 const MESSAGE: u32 = 64;
-/// Time between two turns of a device.
+/// Simulated time between two inputs to a device.
 const TURN: Duration = Duration::from_micros(5);
 
 struct QueuePair {
@@ -274,7 +274,7 @@ impl Node {
 enum Input<'a> {
     /// A doorbell at an offset in BAR 0.
     Doorbell(u64, [u8; 8]),
-    /// A turn of the event loop that receives these frames.
+    /// An iteration of the event loop that receives these frames.
     Turn(&'a [Vec<u8>]),
 }
 

@@ -3,7 +3,8 @@
 //! A doorbell in a mapped page is a word in memory that the device finds later. By then, another queue's doorbell may
 //! have overwritten it, so a word shows only that software has used the page. The device polls the doorbell records of
 //! all queues in the page that share the word, starting with the queue that the word names, and relies only on the
-//! records. BlueFlame registers are not needed either, since the WQE is in the queue too.
+//! records. If software copies a whole WQE to a BlueFlame register, only the first eight bytes count, as a doorbell.
+//! The device reads the WQE from the queue.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
@@ -94,7 +95,8 @@ impl Resources {
         }
     }
 
-    /// Continues the active polling rounds. Returns true if there were any, in which case another turn is needed.
+    /// Continues the active polling rounds. Returns true if there were any, in which case the event loop must run
+    /// another iteration.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.polled.is_active() {
             return false;

@@ -21,11 +21,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. Each control
-/// client waits for one answer at a time, so the limit equals the maximum number of clients.
+/// Maximum number of pending calls to a device, and of calls answered between two iterations of its event loop. Each
+/// control client waits for one answer at a time, so the limit equals the maximum number of clients.
 const MAX_CALLS: usize = 16;
 
-/// Maximum time to wait for an answer. A turn takes milliseconds. A thread that takes longer than this is hung or
+/// Maximum time to wait for an answer. An iteration takes milliseconds. A thread that takes longer than this is hung or
 /// starved of CPU time.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -202,7 +202,7 @@ impl<T> Answer<T> {
 }
 
 impl Handle {
-    /// Requests that the thread stop at its next turn.
+    /// Requests that the thread stop, and wakes it.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.wake();

@@ -16,7 +16,7 @@ use crate::telemetry::monitor::Monitor;
 
 /// Maximum number of rows in a [`Page`].
 ///
-/// The number is limited because the device thread copies the rows between two turns of its event loop.
+/// The number is limited because the device thread copies the rows between two iterations of its event loop.
 pub const PAGE_ROWS: usize = 256;
 
 /// Description of a table.
@@ -103,8 +103,8 @@ impl TableContext<'_> {
 pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
-    /// Index where the next page starts; `None` if this is the last page. Pages are copied at different times: a list
-    /// can miss rows created in the meantime, or contain rows that have since been removed.
+    /// Index where the next page starts; `None` if this is the last page. Pages are copied at different times, so a
+    /// list can miss rows created in the meantime, or contain rows that have since been removed.
     pub next: Option<u64>,
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use protocol::roce::Offload;
 
-/// Frames to be delivered in the next turn, stored back to back in a reused buffer.
+/// Frames to be delivered in the next iteration of the event loop, stored back to back in a reused buffer.
 #[derive(Debug, Default)]
 pub(super) struct LoopedFrames {
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ impl LoopedFrames {
     }
 
     /// Drops all frames, but keeps the buffer. The buffer stays small, since it never holds more than the frames of one
-    /// turn.
+    /// iteration.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();
