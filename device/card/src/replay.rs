@@ -40,7 +40,7 @@ pub struct Report {
 #[derive(Debug)]
 pub enum Outcome {
     Same(Finish),
-    /// All outputs match up to the requested step.
+    /// All outputs up to the requested step match.
     Stopped,
     Differs(Difference),
     Panicked {

@@ -28,9 +28,9 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
         self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
     }
 
-    /// Handles a store to a register. If `second` is set, it starts at the second half of the register. Returns the
-    /// doorbell if the store completes it. An 8-byte store does not change the stored first half, because another CPU
-    /// may have written the first half of a doorbell but not yet the second.
+    /// Handles a store to a register. `second` is set if the store starts at the second half of the register. Returns
+    /// the doorbell if the store completes it. An 8-byte store does not change the stored first half, because another
+    /// CPU may have written the first half of a doorbell but not yet the second.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.

@@ -41,7 +41,8 @@ struct Node {
     host: SimHost,
 }
 
-/// Index of a pair's current life, and the number of requests that software has posted on each side during that life.
+/// Index of a pair's current [`Connection`](crate::plan::Connection), and the number of requests that software has
+/// posted on each side of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,
@@ -413,7 +414,7 @@ impl<'a> World<'a> {
     }
 
     /// Occasionally injects a stale READ. The READ bypasses the network, where a delay could turn it into a valid
-    /// request that arrives in a later life with the expected PSN.
+    /// request that arrives on a later connection with the expected PSN.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self
@@ -655,7 +656,7 @@ fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {
     plan.pairs.iter().flat_map(|pair| &pair.ends).filter(move |end| end.node == node).map(|end| end.qpn)
 }
 
-/// Checks that no QP of an idle engine claims to be waiting for its turn to send.
+/// Checks that an idle engine does not report any QP as waiting for its turn to send.
 fn check_wait_reasons(
     engine: &Engine,
     now: Instant,

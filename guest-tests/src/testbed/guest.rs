@@ -1,4 +1,4 @@
-//! The state of a running guest, and checks that its agent responds.
+//! The state of a running guest, and the liveness check of its agent.
 //!
 //! A command may print nothing for hours even though the guest is healthy. After a period without output, the
 //! supervisor therefore pings the agent, which handles requests on a separate port, independently of commands. An
@@ -21,7 +21,7 @@ use crate::daemon::Daemon;
 use crate::process::is_suspended;
 use crate::vm::Vm;
 
-/// Timeout for pinging an emulated guest on a busy host.
+/// Timeout for a ping. Long enough for an emulated guest on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a command may go without sending data before the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
@@ -159,7 +159,7 @@ enum Cause {
     Suspended { qemu: u32 },
     /// QEMU is running, but the guest's kernel or its agent has hung.
     Silent,
-    /// QEMU has exited, which also ended the guest.
+    /// QEMU has exited, and the guest with it.
     Ended,
 }
 

@@ -210,7 +210,7 @@ impl Arrivals {
         Some(run)
     }
 
-    /// Keeps the buffer of a taken run for reuse.
+    /// Keeps the buffer of a received run for reuse.
     fn keep(&mut self, memory: Frames) {
         if self.spares.len() < MAX_SPARES {
             self.spares.push(memory);

@@ -9,7 +9,7 @@ pub const MAX_WINDOWS: usize = 65_535;
 /// Maximum number of mapped files. A guest has one file per memory back-end, and QEMU supports 256 back-ends.
 pub const MAX_FILES: usize = 256;
 
-/// Default limit on the total length of mapped files: 1 TiB, enough for a guest with 512 GiB of memory.
+/// Default limit on the total length of mapped files: 1 TiB.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
 /// Maximum total number of bytes that the clients of all devices in a process may map. On x86-64, a Linux process has

@@ -152,8 +152,8 @@ fn retries(machine: &mut Machine) -> [u8; 4] {
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
 }
 
-/// Section 10.4: the public driver uses bit 11 for the port. In the document, it is RNR_RETRY, but the driver never
-/// sets retry counts.
+/// Section 10.4: bit 11 is the port in the public driver's numbering, and RNR_RETRY in the document's. The driver never
+/// sets retry counts, so they must keep their defaults.
 #[test]
 fn driver_port_bit_does_not_change_retries() {
     const PORT: u32 = 1 << 11;

@@ -96,8 +96,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object whose doorbell record satisfies `matches`. The argument is the record's UAR page and
-/// index.
+/// Returns the name of an object whose doorbell record satisfies `matches`, which is called with the record's UAR
+/// page and index.
 fn user_of(resources: &Resources, matches: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {
@@ -141,7 +141,7 @@ fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
         || icm.ranges_from(*pages.start()).next().is_some_and(|(page, _)| pages.contains(&page))
 }
 
-/// Describes a context, doorbell record or table entry that is in use and lies in these pages.
+/// Describes a context, doorbell record or table entry that is in use and lies in `pages`.
 fn used(resources: &Resources, pages: &RangeInclusive<u64>) -> Option<String> {
     let Resources { layout, qps, cqs, srqs, eqs, regions, .. } = resources;
     let inside = |context: Context| pages.contains(&page_of(context.place(layout)));

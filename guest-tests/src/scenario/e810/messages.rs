@@ -16,8 +16,8 @@ const NORMAL: &[&str] = &[
     "into aggregator",
     "Unable to turn off FW logging",
     "Unable to unregister FW logging",
-    // In kernel 7.3, irdma unlinks a CQ, then destroys it, and only then removes its events from the CEQ. An interrupt
-    // that arrives in between finds them.
+    // In kernel 7.3, irdma unlinks a CQ, then destroys it, and only then removes its events from the CEQ. If an
+    // interrupt arrives in between, its handler still finds the CQ's events.
     "Stale CEQE for CQ",
 ];
 

@@ -14,7 +14,7 @@ use crate::layout;
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 64;
-/// Offset of the owner bit's byte within an entry. The device writes it last.
+/// Offset, within an entry, of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
 
 bitflags! {

@@ -198,7 +198,7 @@ impl Driver {
         status
     }
 
-    /// Writes an inbox. The mailbox bytes after it remain from earlier commands.
+    /// Writes an inbox. The rest of the mailbox keeps the bytes of earlier commands.
     pub(super) fn with_inbox(&mut self, bytes: &[u8]) {
         self.machine.poke(MAILBOX, bytes);
     }
