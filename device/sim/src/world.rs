@@ -63,8 +63,8 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as one completes.
     reposts_immediately: bool,
-    /// Random source for injected READs and merged packets. It is separate so that they do not change a seed's plan or
-    /// network faults.
+    /// Random source for injected READs and merged packets. A separate source keeps them from changing a seed's plan
+    /// and network faults.
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
     merges: bool,
@@ -365,8 +365,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns how many packets at the start of `frames` arrive in one frame. The number is random, as a requester may
-    /// divide a message into frames differently when it retries.
+    /// Returns the number of packets at the start of `frames` that arrive in one frame. It is random, as a requester
+    /// may divide a message into frames differently when it retries.
     fn packets_in_arrival(&mut self, frames: &[(usize, RoceFrame<'_>)]) -> usize {
         match mergeable(frames) {
             most if most > 1 && self.merges => self.stale.random_range(1..=most),

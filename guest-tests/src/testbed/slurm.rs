@@ -13,7 +13,7 @@ pub(super) struct Task {
     pub(super) rank: u8,
     /// The host of each rank.
     pub(super) hosts: Vec<String>,
-    /// Name of the job step.
+    /// Job and step ID, such as `7.0`.
     pub(super) step: String,
 }
 

@@ -155,7 +155,7 @@ impl Member {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues copies of the first `count` frames of a batch. Returns how many fit.
+    /// Queues copies of the first `count` frames of a batch. Returns the number of frames that fit.
     fn deliver(&self, batch: &TxBatch, count: usize) -> usize {
         let mut arrivals = self.arrivals();
         let mut run = arrivals.spares.pop().unwrap_or_default();

@@ -26,7 +26,7 @@ pub struct TableSpec {
     pub name: &'static str,
     /// One-line description of the table.
     pub help: &'static str,
-    /// Headings of the columns in the text form.
+    /// Column headings in the text form.
     pub columns: &'static [&'static str],
 }
 
