@@ -124,7 +124,7 @@ fn passed_sockets_are_matched_by_path() {
 }
 
 #[test]
-fn single_passed_socket_serves_single_device() {
+fn one_passed_socket_serves_one_device() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), None);
     let (path, listener) = listening(&folder, "any");

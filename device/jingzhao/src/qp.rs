@@ -140,8 +140,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
         // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. A UD message is a
         // single packet of at most 4096 bytes.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
-        // The public driver writes QPNs to contexts, both local and remote, without their high bits. Peers therefore
-        // address this QP by the local QPN in its context.
+        // The public driver omits the high bits of the local and remote QPNs that it writes to contexts. Peers
+        // therefore address this QP by the local QPN in its context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,

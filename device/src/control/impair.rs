@@ -5,7 +5,7 @@ use card::frontend::Frontend;
 use card::hca::Hca;
 use tokio::sync::oneshot;
 
-/// A request that a device's thread list or change the device's impairments, with a channel for the reply.
+/// A request to list or change a device's impairments, with a channel for the reply. The device's thread executes it.
 #[derive(Debug)]
 pub enum ImpairCall {
     /// Lists the impairments and their counters.

@@ -18,8 +18,8 @@ use crate::view::split;
 /// Largest packet payload in bytes: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// Largest payload of a frame with the offload [`Segmentation`](Offload::Segmentation), in bytes. Every path MTU
-/// divides it, and the frame still fits into an IP datagram.
+/// Largest payload in bytes of a frame written with [`Offload::Segmentation`]. Every path MTU divides it, and the frame
+/// still fits into an IP datagram.
 pub const MAX_OFFLOADED_PAYLOAD: usize = 32 << 10;
 
 /// Byte range of the checksum in a UDP datagram.
@@ -244,8 +244,8 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Divides a frame with the offload [`Offload::Segmentation`] into its packets and calls `act` with each packet's
-/// complete frame, in PSN order.
+/// Divides a frame written with [`Offload::Segmentation`] into its packets and calls `act` with each packet's complete
+/// frame, in PSN order.
 ///
 /// # Errors
 /// Fails in the same cases as [`RoceFrame::parse_with`].

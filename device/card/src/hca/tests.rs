@@ -277,7 +277,7 @@ fn missing_icrc_is_added_for_capture() {
     }
 }
 
-/// Returns a frame from LID 9 to LID 1 that carries four packets of a SEND, and one frame for each of the packets.
+/// Returns four packets of a SEND from LID 9 to LID 1 in two forms: combined in one frame, and as one frame per packet.
 fn frame_of_four_packets() -> (Vec<u8>, [Vec<u8>; 4]) {
     let mut sender = ready();
     sender.port.addresses_mut().own = Identity::from_lid(Lid::new(9));

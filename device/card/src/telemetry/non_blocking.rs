@@ -25,7 +25,7 @@ const MAX_WAITING: usize = 4 << 20;
 /// Buffer capacity kept while nothing is waiting.
 const KEPT: usize = 64 << 10;
 
-/// Queues complete lines for a writer thread.
+/// A writer that queues complete lines for a separate thread.
 #[derive(Debug)]
 pub struct NonBlockingWriter {
     shared: Arc<Shared>,

@@ -187,7 +187,7 @@ fn datagram_receive_has_grh_area_and_source() {
 }
 
 #[test]
-fn unsignaled_requests_complete_silently() {
+fn unsignalled_requests_complete_without_cqe() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let mut silent = a.send(0, 8);
     silent.control.completion = 0;

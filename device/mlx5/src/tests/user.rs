@@ -81,7 +81,7 @@ impl DerefMut for User {
     }
 }
 
-/// Returns a request with one data segment. The request is signaled: the device writes a CQE even on success.
+/// Returns a request with one data segment. The request is signalled: the device writes a CQE even on success.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,

@@ -165,7 +165,7 @@ fn answer_size_is_bounded() {
 }
 
 #[test]
-fn unusable_and_own_addresses_are_not_peers() {
+fn unusable_and_local_addresses_are_excluded() {
     let mut directory = Directory::new(&[host("a")], at(0));
     let records = ["0.0.0.0", "239.1.1.1", "255.255.255.255", "192.0.2.1", "192.0.2.2"];
     let records = records.iter().map(|ip| ip.parse().unwrap()).collect();

@@ -153,8 +153,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. They are in regions with [`MptFlags::PHYSICAL`] and in
-    /// those that cover the whole address space, such as the public driver's DMA region (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is the case for regions with [`MptFlags::PHYSICAL`]
+    /// and for regions that cover the whole address space, such as the public driver's DMA region (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

@@ -102,7 +102,7 @@ fn rings_wrap_repeatedly() {
         // The WQEs occupy one, two or three quanta. NOPs keep them from crossing a multiple of the maximum WQE size.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
-        // Unsignaled requests do not produce completions.
+        // Unsignalled requests do not produce completions.
         let signal = if round % 4 == 0 { SIGNALED } else { 0 };
         pair.a.post_send(QPN, &inline(signal | SEND, 0, None, &all[..all.len().min(64)]));
         pair.settle();
@@ -112,7 +112,7 @@ fn rings_wrap_repeatedly() {
         assert_eq!(
             pair.a.poll_cq(SEND_CQ).is_some(),
             round % 4 == 0,
-            "round {round}: only signaled requests produce a CQE"
+            "round {round}: only signalled requests produce a CQE"
         );
     }
 }

@@ -231,7 +231,7 @@ pub enum FlushedQueues {
 }
 
 impl FlushedQueues {
-    /// Returns the variant that matches whether each queue had requests.
+    /// Returns the variant for the given queues. `send` and `receive` are true for the queues that had requests.
     pub const fn new(send: bool, receive: bool) -> Self {
         match (send, receive) {
             (false, false) => Self::Neither,

@@ -20,7 +20,7 @@ pub struct RecvWqe {
 
 impl RecvWqe {
     /// Parses the data segments of a slot, up to the terminating segment or the end of the slot. The WQE size in
-    /// the next segment of the preceding WQE is ignored.
+    /// the preceding WQE's [`NextSegment`] is ignored.
     ///
     /// # Errors
     /// [`WqeError::Inline`] if a data segment has the inline bit set; [`WqeError::Truncated`] if the slot is too short
