@@ -65,8 +65,9 @@ impl Agent {
         Response { id: 0, result }.into_answer::<C>()
     }
 
-    /// Registers a channel that the next [`Traffic`](wire::Traffic) or [`ReceiveOverMlx5`](wire::ReceiveOverMlx5) step
-    /// notifies after its first posts. The peer can wait for the notification before it sends.
+    /// Registers a channel that the next [`ReceiveOverMlx5`](wire::ReceiveOverMlx5) step notifies after its first posts or,
+    /// if no ConnectX is open, the next [`Traffic`](wire::Traffic) step. The peer can wait for the notification before it
+    /// sends.
     ///
     /// # Errors
     /// Fails if no device is open.
@@ -221,6 +222,7 @@ impl Agent {
             Step::CreateMlx5Qps(s) => answer(&s, |s| self.mlx5()?.create_qps(s)),
             Step::ConnectMlx5Qps(s) => answer(&s, |s| done(self.mlx5()?.connect_qps(s))),
             Step::SendOverMlx5(s) => answer(&s, |s| self.mlx5()?.send_over(s)),
+            Step::SendToSelfMlx5(s) => answer(&s, |s| self.mlx5()?.send_to_self(s)),
             Step::ReceiveOverMlx5(s) => answer(&s, |s| self.mlx5()?.receive_over(s)),
             Step::VerifyMlx5(s) => answer(&s, |s| self.mlx5()?.verify(s)),
             Step::CloseMlx5(s) => answer(&s, |s| {

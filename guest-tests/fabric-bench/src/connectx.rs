@@ -93,6 +93,7 @@ impl Bench {
             depth: DEPTH,
             batch: BATCH,
             remote: (op == Op::Write).then_some(self.destination),
+            remote_stride: 0,
             seed: self.seed,
         };
         let (streamed, spent) = pair::measured(&mut self.ends, |ends| match op {
@@ -104,7 +105,7 @@ impl Bench {
             }
             Op::Write => ends[0].timed(send),
         })?;
-        let verified = self.ends[1].call(VerifyMlx5 { len, seed: self.seed })?;
+        let verified = self.ends[1].call(VerifyMlx5 { off: 0, len, seed: self.seed })?;
         ensure!(
             verified.first_difference.is_none(),
             "a message of {len} bytes arrived with different content: {verified:?}"
@@ -129,31 +130,54 @@ fn measure_with(
     yardstick: &Yardstick,
     figures: &mut Figures,
 ) -> Result<()> {
-    let prefix = format!("{}connectx_{}", wire.prefix(), doorbells.infix());
-    let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
-    let place = Place { folder: folder.path(), wire, records: cli.record.as_deref(), metrics: cli.metrics };
-    let mut bench = Bench::start(place, doorbells)?;
-    for op in [Op::Send, Op::Write] {
-        for qps in [1, MANY] {
-            let stem = format!("{prefix}{}_{}", op.name(), size(SMALL.into()));
-            let (name, costs) = (format!("{stem}_rate_{qps}qp"), format!("{stem}_{qps}qp"));
-            if !cli.wants(&name) && !cli.wants(&format!("{costs}_{}", COSTS[0])) {
-                continue;
-            }
-            let ran = repeated(cli.runs, || Ok(bench.run(op, SMALL, qps, RATE_MESSAGES)?.rate_and_costs()))?;
-            figures.add(Figure::new(name, "1/s", &ran[0], &yardstick.rate));
-            // The receiver's driver does nothing for a WRITE, so its CPU time is omitted.
-            let ends = if op == Op::Send { 1..5 } else { 1..4 };
-            add_costs(figures, &costs, &ran[ends], &yardstick.datagram[0]);
-        }
+    let infix = format!("connectx_{}", doorbells.infix());
+    let prefix = format!("{}{infix}", wire.prefix());
+    let rates = [Op::Send, Op::Write].into_iter().flat_map(|op| [1, MANY].map(|qps| Rate { op, qps }));
+    let rates: Vec<_> = rates.filter(|rate| rate.is_wanted(cli, &prefix)).collect();
+    let width = |len: u32| format!("{prefix}rc_write_{}_bw", size(len.into()));
+    let sizes: Vec<_> = SIZES.into_iter().filter(|&len| cli.wants(&width(len))).collect();
+    if rates.is_empty() && sizes.is_empty() {
+        return Ok(());
     }
-    for len in SIZES {
-        let name = format!("{prefix}rc_write_{}_bw", size(len.into()));
-        if cli.wants(&name) {
-            let count = (RUN_BYTES / len).min(RATE_MESSAGES);
-            let widths = runs(cli.runs, || Ok(bench.run(Op::Write, len, 1, count)?.bandwidth()))?;
-            figures.add(Figure::new(name, "MB/s", &widths, &yardstick.bandwidth));
-        }
+    let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
+    let records = cli.record.as_deref();
+    let place = Place { folder: folder.path(), wire, records, infix: &infix, metrics: cli.metrics };
+    let mut bench = Bench::start(place, doorbells)?;
+    for rate in rates {
+        let Rate { op, qps } = rate;
+        let ran = repeated(cli.runs, || Ok(bench.run(op, SMALL, qps, RATE_MESSAGES)?.rate_and_costs()))?;
+        figures.add(Figure::new(rate.name(&prefix), "1/s", &ran[0], &yardstick.rate));
+        // The receiver's driver does nothing for a WRITE, so its CPU time is omitted.
+        let ends = if op == Op::Send { 1..5 } else { 1..4 };
+        add_costs(figures, &rate.costs(&prefix), &ran[ends], &yardstick.datagram[0]);
+    }
+    for len in sizes {
+        let count = (RUN_BYTES / len).min(RATE_MESSAGES);
+        let widths = runs(cli.runs, || Ok(bench.run(Op::Write, len, 1, count)?.bandwidth()))?;
+        figures.add(Figure::new(width(len), "MB/s", &widths, &yardstick.bandwidth));
     }
     Ok(())
+}
+
+/// A measurement of the message rate, and of the CPU time per message.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    op: Op,
+    qps: usize,
+}
+
+impl Rate {
+    fn name(self, prefix: &str) -> String {
+        format!("{prefix}{}_{}_rate_{}qp", self.op.name(), size(SMALL.into()), self.qps)
+    }
+
+    /// Returns the common prefix of the names of the CPU times.
+    fn costs(self, prefix: &str) -> String {
+        format!("{prefix}{}_{}_{}qp", self.op.name(), size(SMALL.into()), self.qps)
+    }
+
+    fn is_wanted(self, cli: &Cli, prefix: &str) -> bool {
+        let costs = self.costs(prefix);
+        cli.wants(&self.name(prefix)) || COSTS.iter().any(|cost| cli.wants(&format!("{costs}_{cost}")))
+    }
 }

@@ -59,7 +59,8 @@ impl Bench {
 pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mut Figures) -> Result<()> {
     let prefix = wire.prefix();
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
-    let place = Place { folder: folder.path(), wire, records: cli.record.as_deref(), metrics: cli.metrics };
+    let records = cli.record.as_deref();
+    let place = Place { folder: folder.path(), wire, records, infix: "", metrics: cli.metrics };
     let mut bench = Bench::start(place)?;
     for len in SIZES {
         let name = format!("{prefix}rc_write_{}_bw", size(len.into()));

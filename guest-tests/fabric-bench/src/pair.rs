@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -52,6 +52,8 @@ pub(crate) struct Place<'a> {
     pub(crate) wire: Wire,
     /// Directory for recordings, if enabled.
     pub(crate) records: Option<&'a Path>,
+    /// Text between the fabric's and the device's name in the file names of recordings.
+    pub(crate) infix: &'a str,
     /// Port of the first daemon's metrics, if enabled.
     pub(crate) metrics: Option<u16>,
 }
@@ -81,7 +83,7 @@ pub(crate) fn daemons(
         let mut device = device(own + 1, &place.socket(own), &fabric);
         device["default_peer"] = json!({ "id": 2 - own });
         if let Some(records) = place.records {
-            let file = format!("{}hca{}.record", place.wire.prefix(), own + 1);
+            let file = format!("{}{}hca{}.record", place.wire.prefix(), place.infix, own + 1);
             device["record"] = json!(records.join(file));
         }
         device
@@ -122,8 +124,7 @@ pub(crate) fn run_both<N: AsMut<Endpoint> + Send, T: Send>(
     concurrently(
         ends,
         |end| {
-            // An error means that the far end has failed. The failure is reported with that end's result.
-            let _ = posted.recv();
+            posted.recv().context("the far end did not post its receives")?;
             near(end)
         },
         far,
@@ -147,9 +148,14 @@ fn concurrently<N: Send, T: Send>(
     thread::scope(|scope| {
         // Name the thread so that profiles show the two drivers separately.
         let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || far(b))?;
-        let near = near(a)?;
+        let near = near(a);
         let Ok(far) = far.join() else { bail!("the far end's thread panicked") };
-        Ok([near, far?])
+        match (near, far) {
+            (Ok(near), Ok(far)) => Ok([near, far]),
+            // If one end fails, the other often fails as a consequence, so report both.
+            (Err(near), Err(far)) => bail!("near end: {near:#}; far end: {far:#}"),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+        }
     })
 }
 

@@ -63,7 +63,8 @@ type Samples = BTreeMap<String, BTreeMap<&'static str, u64>>;
 
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
-    let mut bench = Bench::start(Place { folder: folder.path(), wire, records: None, metrics: None })?;
+    let mut bench =
+        Bench::start(Place { folder: folder.path(), wire, records: None, infix: "", metrics: None })?;
     // Warm up first.
     bench.rate(QPS, MESSAGES)?;
     let data = cli.pictures.join(format!("perf-{}.data", wire.title().split(',').next().unwrap_or_default()));

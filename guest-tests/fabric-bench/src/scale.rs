@@ -37,7 +37,7 @@ pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Resul
         return Ok(());
     }
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
-    let place = Place { folder: folder.path(), wire, records: None, metrics: None };
+    let place = Place { folder: folder.path(), wire, records: None, infix: "", metrics: None };
     let icm = IcmOptions { log_qps: 15, log_mpts: 16, log_mtts: 17, ..IcmOptions::default() };
     let mut nodes = pair::start(place, &Sizes { arena_mib: 480, icm, log_cq: 16 })?;
     let regions = [nodes[0].region(4096)?, nodes[1].region(4096)?];
@@ -80,7 +80,7 @@ pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
         return Ok(());
     }
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
-    let place = Place { folder: folder.path(), wire, records: None, metrics: None };
+    let place = Place { folder: folder.path(), wire, records: None, infix: "", metrics: None };
     let icm = IcmOptions { log_mpts: 17, ..IcmOptions::default() };
     let mut nodes = pair::start(place, &Sizes { arena_mib: 64, icm, log_cq: 14 })?;
     let qps = pair::connections(&mut nodes, MR_QPS, RINGS)?;

@@ -64,7 +64,7 @@ impl Completions {
         const RECEIVE_ERROR: u8 = 14;
         let is_written = |last: u8| last >> 4 != Self::INVALID;
         let Some(entry) = self.ring.next(arena, is_written) else { return Ok(None) };
-        arena.write(self.record, &(self.ring.consumer & 0xff_ffff).to_be_bytes());
+        arena.store_word(self.record, (self.ring.consumer & 0xff_ffff).swap_bytes());
         let (is_receive, syndrome) = match entry[OWNER] >> 4 {
             REQUEST => (false, 0),
             SEND_RECEIVED => (true, 0),
@@ -91,7 +91,7 @@ impl Completions {
     pub(super) fn arm(&mut self, device: &Device, arena: &Arena, uar: u32, cqn: u32) -> Result<()> {
         let word = (self.arms & 3) << 28 | self.ring.consumer & 0xff_ffff;
         self.arms += 1;
-        arena.write(self.record + 4, &word.to_be_bytes());
+        arena.store_word(self.record + 4, word.swap_bytes());
         let mut doorbell = [0; 8];
         put_u32(&mut doorbell, 0, word);
         put_u32(&mut doorbell, 4, cqn);

@@ -25,7 +25,7 @@ const QPS_PER_UAR: u32 = 2;
 /// Log2 of the number of entries in the smallest completion queue, which fills a page.
 const LOG_MIN_CQ: u8 = 6;
 /// Log2 of the maximum number of entries in a completion queue.
-const LOG_MAX_CQ: u8 = 16;
+const LOG_MAX_CQ: u8 = 14;
 
 /// A queue pair together with its work queues.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl QueuePairs {
                 Ok(Pair {
                     qp: QueuePair::create(&mut function, memory, fields)?,
                     sends: Sends::new(memory, send_doorbell(uar, user_index % QPS_PER_UAR)),
-                    receives: Receives::new(memory, log_sends + 1),
+                    receives: Receives::new(memory),
                 })
             })
             .collect::<Result<Vec<_>>>()?;

@@ -17,8 +17,8 @@ use crate::idle::Idle;
 use crate::pattern;
 use crate::vfio::{Arena, Device};
 use crate::wire::{
-    ConnectMlx5Qps, CreateMlx5Qps, Failure, FailureKind, Mlx5Qps, Mlx5Streamed, ReceiveOverMlx5,
-    SendOverMlx5, Verified, VerifyMlx5,
+    ConnectMlx5Qps, CreateMlx5Qps, Failure, FailureKind, Mlx5Qps, Mlx5Streamed, ReceiveOverMlx5, Remote,
+    SendOverMlx5, SendToSelfMlx5, Verified, VerifyMlx5,
 };
 
 impl Mlx5 {
@@ -46,7 +46,8 @@ impl Mlx5 {
     /// Sends messages on several queue pairs. When a message completes, its queue pair posts the next batch if there is
     /// room for all of it.
     pub(crate) fn send_over(&mut self, step: &SendOverMlx5) -> Result<Mlx5Streamed> {
-        self.halves(step.len)?;
+        let others = u64::from(step.remote_stride) * u64::from(step.qps.saturating_sub(1));
+        self.halves(u32::try_from(others + u64::from(step.len)).unwrap_or(u32::MAX))?;
         let mut content = vec![0; step.len as usize];
         pattern::fill(step.seed, 0, &mut content);
         self.arena.write(self.data.0, &content);
@@ -59,10 +60,12 @@ impl Mlx5 {
         let source = queue_pairs.source(step.len);
         let QueuePairs { pairs, send_completions, .. } = queue_pairs;
         let pairs = first(pairs, step.qps)?;
-        let mut flows: Vec<_> = pairs
-            .iter()
-            .map(|pair| {
-                let wqe = SendWqe::new(pair.qp.qpn, source, step.remote, true);
+        let mut flows: Vec<_> = (0..)
+            .zip(pairs.iter())
+            .map(|(index, pair)| {
+                let offset = index * u64::from(step.remote_stride);
+                let remote = step.remote.map(|remote| Remote { va: remote.va + offset, ..remote });
+                let wqe = SendWqe::new(pair.qp.qpn, source, remote, true);
                 (wqe, Flow::new(pair.qp.qpn, pair.sends.next()))
             })
             .collect();
@@ -87,6 +90,30 @@ impl Mlx5 {
     /// posted.
     pub(crate) fn receive_over(&mut self, step: &ReceiveOverMlx5) -> Result<Mlx5Streamed> {
         let posted = self.posted.take();
+        let started = Instant::now();
+        let flows = self.post_receives(step)?;
+        if let Some(posted) = posted {
+            // An error means that the sender has stopped waiting, which is harmless.
+            let _ = posted.send(());
+        }
+        self.await_receives(step, flows)?;
+        Ok(Mlx5Streamed { elapsed_ns: nanos(started)? })
+    }
+
+    /// Sends messages on queue pairs that are connected to themselves. All receives are posted first.
+    pub(crate) fn send_to_self(&mut self, step: &SendToSelfMlx5) -> Result<Mlx5Streamed> {
+        let SendToSelfMlx5 { qps, count, len, seed } = *step;
+        let receive = ReceiveOverMlx5 { qps, count, len, depth: count };
+        let send =
+            SendOverMlx5 { qps, count, len, depth: count, batch: count, seed, ..SendOverMlx5::default() };
+        let flows = self.post_receives(&receive)?;
+        let sent = self.send_over(&send)?;
+        self.await_receives(&receive, flows)?;
+        Ok(sent)
+    }
+
+    /// Posts the first receives. Returns the progress of each queue pair.
+    fn post_receives(&mut self, step: &ReceiveOverMlx5) -> Result<Vec<Flow>> {
         self.halves(step.len)?;
         let Self { arena, queue_pairs, .. } = self;
         let queue_pairs = opened(queue_pairs)?;
@@ -95,23 +122,25 @@ impl Mlx5 {
             bad_step(format!("a receive queue has room for 1 to {} receives", 2 * queue_pairs.depth))
         );
         let entry = queue_pairs.destination(step.len).emit();
-        let QueuePairs { pairs, receive_completions, .. } = queue_pairs;
-        let pairs = first(pairs, step.qps)?;
+        let pairs = first(&mut queue_pairs.pairs, step.qps)?;
         let mut flows: Vec<_> =
             pairs.iter().map(|pair| Flow::new(pair.qp.qpn, pair.receives.next())).collect();
-        let started = Instant::now();
-        let mut outstanding = 0;
         for (pair, flow) in pairs.iter_mut().zip(&mut flows) {
             for _ in 0..step.depth.min(step.count) {
                 pair.receives.post(arena, &entry);
                 flow.posted += 1;
-                outstanding += 1;
             }
         }
-        if let Some(posted) = posted {
-            // An error means that the sender has stopped waiting, which is harmless.
-            let _ = posted.send(());
-        }
+        Ok(flows)
+    }
+
+    /// Polls for the completions of all receives, and posts the receives that have not been posted yet.
+    fn await_receives(&mut self, step: &ReceiveOverMlx5, mut flows: Vec<Flow>) -> Result<()> {
+        let Self { arena, queue_pairs, .. } = self;
+        let queue_pairs = opened(queue_pairs)?;
+        let entry = queue_pairs.destination(step.len).emit();
+        let QueuePairs { pairs, receive_completions, .. } = queue_pairs;
+        let outstanding = flows.iter().map(|flow| flow.posted as usize).sum();
         let left = step.count as usize * flows.len();
         poll(arena, receive_completions, (left, outstanding), |completion| {
             let index = completion.user_index as usize;
@@ -129,15 +158,14 @@ impl Mlx5 {
             pair.receives.post(arena, &entry);
             flow.posted += 1;
             Ok(1)
-        })?;
-        Ok(Mlx5Streamed { elapsed_ns: nanos(started)? })
+        })
     }
 
     /// Compares the memory in which messages arrive with the content of a message.
     pub(crate) fn verify(&self, step: &VerifyMlx5) -> Result<Verified> {
-        self.halves(step.len)?;
+        self.halves(step.off.saturating_add(step.len))?;
         let mut content = vec![0; step.len as usize];
-        self.arena.read(self.data.0 + self.data.1 / 2, &mut content);
+        self.arena.read(self.data.0 + self.data.1 / 2 + step.off as usize, &mut content);
         let difference = pattern::first_difference(step.seed, 0, &content);
         Ok(Verified { first_difference: difference.map(|at| at as u64) })
     }
@@ -207,18 +235,19 @@ fn poll(
     (mut left, mut outstanding): (usize, usize),
     mut handle: impl FnMut(Completion) -> Result<usize>,
 ) -> Result<()> {
-    let started = Instant::now();
     let mut idle = Idle::new();
+    let mut waiting_since = None;
     while left > 0 {
         if let Some(completion) = completions.next(arena)? {
+            waiting_since = None;
             idle.found();
             outstanding = outstanding + handle(completion)? - 1;
             left -= 1;
             continue;
         }
         ensure!(
-            started.elapsed() < TIMEOUT,
-            timeout(format!("{left} messages did not complete within {TIMEOUT:?}"))
+            waiting_since.get_or_insert_with(Instant::now).elapsed() < TIMEOUT,
+            timeout(format!("no message completed within {TIMEOUT:?}; {left} are left"))
         );
         idle.pause(outstanding);
     }

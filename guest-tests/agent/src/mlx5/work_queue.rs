@@ -175,8 +175,9 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// Creates the receive queue of a QP.
-    pub(super) const fn new(memory: &QueueMemory, log: u8) -> Self {
+    /// Creates the receive queue of a QP, which must have one.
+    pub(super) fn new(memory: &QueueMemory) -> Self {
+        let log = memory.log_receives.unwrap_or(0);
         Self { offset: memory.offset, log, record: memory.record, posted: 0 }
     }
 
@@ -216,7 +217,7 @@ mod tests {
         let mut arena = Arena::detached(LEN);
         let record = arena.alloc(1, PAGE).unwrap();
         let memory = QueueMemory::alloc(&mut arena, Some(8), 6, record).unwrap();
-        let (mut sends, mut receives) = (Sends::new(&memory, 0), Receives::new(&memory, 8));
+        let (mut sends, mut receives) = (Sends::new(&memory, 0), Receives::new(&memory));
         let data = Segment { key: 0xc05, address: 0x55f6_fb79_1000, len: 0x200 };
         sends.post(&arena, &SendWqe::new(0x84, data, None, true));
         let data = Segment { key: 0xb04, address: 0x5567_be5f_6000, len: 0x200 };

@@ -87,7 +87,7 @@ pub struct PingByWrite {
 
 /// Creates queue pairs for messages to and from a peer, with a region that covers the copy buffer, which must not
 /// exceed 16 MiB. Messages are sent from the first half of the copy buffer and arrive in the second half. This step can
-/// be executed only once.
+/// be executed only once. If it fails, the function can only be closed abruptly.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateMlx5Qps {
@@ -128,8 +128,10 @@ pub struct SendOverMlx5 {
     pub depth: u32,
     /// Number of messages per doorbell.
     pub batch: u32,
-    /// Destination of RDMA WRITEs. `None` selects SENDs.
+    /// Destination of the first queue pair's RDMA WRITEs. `None` selects SENDs.
     pub remote: Option<Remote>,
+    /// Distance in bytes between the destinations of two consecutive queue pairs.
+    pub remote_stride: u32,
     /// Seed of the content, which is the same for all messages.
     pub seed: u64,
 }
@@ -148,10 +150,25 @@ pub struct ReceiveOverMlx5 {
     pub depth: u32,
 }
 
-/// Compares the destination of messages with the content that [`SendOverMlx5`] sends.
+/// Sends messages on the first `qps` queue pairs, each of which is connected to itself, and receives them there.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SendToSelfMlx5 {
+    pub qps: u32,
+    /// Number of messages per queue pair, all outstanding at once.
+    pub count: u32,
+    /// Length of a message in bytes, at most half the size of the copy buffer.
+    pub len: u32,
+    /// Seed of the content, which is the same for all messages.
+    pub seed: u64,
+}
+
+/// Compares the destination of messages with the content that [`SendOverMlx5`] and [`SendToSelfMlx5`] send.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerifyMlx5 {
+    /// Offset of the message in the second half of the copy buffer, in bytes.
+    pub off: u32,
     /// Length of a message in bytes.
     pub len: u32,
     pub seed: u64,

@@ -46,7 +46,7 @@ pub use hex::Hex;
 pub use latency::{PingPong, RoundTrips};
 pub use mlx5::{
     CloseMlx5, ConnectMlx5Qps, CopyByWrite, CreateMlx5Qps, Mlx5Copied, Mlx5Info, Mlx5Qps, Mlx5Streamed,
-    OpenMlx5, PingByWrite, ReceiveOverMlx5, SendOverMlx5, StreamWrites, VerifyMlx5,
+    OpenMlx5, PingByWrite, ReceiveOverMlx5, SendOverMlx5, SendToSelfMlx5, StreamWrites, VerifyMlx5,
 };
 pub use program::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 pub use qp::{
@@ -267,6 +267,7 @@ steps! {
     CreateMlx5Qps => Mlx5Qps,
     ConnectMlx5Qps => Done,
     SendOverMlx5 => Mlx5Streamed,
+    SendToSelfMlx5 => Mlx5Streamed,
     ReceiveOverMlx5 => Mlx5Streamed,
     VerifyMlx5 => Verified,
     CloseMlx5 => Done,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent::wire::{
     BindVfio, CloseMlx5, ConnectMlx5Qps, CopyByWrite, CreateMlx5Qps, DeviceSelector, Mlx5Copied, Mlx5Info,
-    OpenMlx5, SendOverMlx5, VerifyMlx5,
+    OpenMlx5, SendOverMlx5, SendToSelfMlx5, VerifyMlx5,
 };
 use anyhow::{Context as _, Result, ensure};
 
@@ -50,7 +50,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("writing memory that is not mapped fails", &hint, station.unmapped_destination()).await?;
     report.case("each requested interrupt arrives", &hint, station.interrupts()).await?;
     report.case("2,048 WRITEs are executed in order", &hint, station.storm()).await?;
-    report.case("WRITEs on sixteen queue pairs arrive", &hint, station.many_queue_pairs()).await?;
+    report.case("messages on sixteen queue pairs arrive", &hint, station.many_queue_pairs()).await?;
     report.case("the device is stopped and started again", &hint, station.restarts(false)).await?;
     report
         .case("the device works after it was closed without being stopped", &hint, station.restarts(true))
@@ -149,23 +149,51 @@ impl Station {
         self.arrives(|step| (step.len, step.parts) = (8 << 20, 2048)).await
     }
 
-    /// Sends on several queue pairs at once. Each is connected to itself, because there is no second function.
+    /// Sends on several queue pairs at once. Each is connected to itself, because there is no second function, and writes
+    /// to memory of its own.
     async fn many_queue_pairs(&mut self) -> Result<()> {
         const QPS: u32 = 16;
         const DEPTH: u32 = 128;
+        // The destinations of all queue pairs fill the second half of the memory.
+        const STRIDE: u32 = (DATA_MIB << 20) / 2 / QPS;
         let lid = self.info.as_ref().context("the device is not open")?.lid;
         let created = self.node.vm.call(CreateMlx5Qps { count: QPS, depth: DEPTH }).await?;
         self.node.vm.call(ConnectMlx5Qps { lid, qpns: created.qpns }).await?;
         let remote = Some(created.destination);
         // The first run wraps around each send queue several times.
-        for (len, count) in [(64, 1000), (4097, 200), (1 << 20, 8)] {
+        for (len, count) in [(64, 1000), (4097, 200), (STRIDE, 8)] {
             self.seed += 1;
-            let seed = self.seed;
-            let send = SendOverMlx5 { qps: QPS, count, len, depth: DEPTH, batch: DEPTH / 2, remote, seed };
+            let send = SendOverMlx5 {
+                qps: QPS,
+                count,
+                len,
+                depth: DEPTH,
+                batch: DEPTH / 2,
+                remote,
+                remote_stride: STRIDE,
+                seed: self.seed,
+            };
             self.node.vm.call_within(LIMIT, send).await?;
-            let verified = self.node.vm.call(VerifyMlx5 { len, seed }).await?;
-            ensure!(verified.first_difference.is_none(), "{len} bytes: {verified:?}");
+            for qp in 0..QPS {
+                self.verify(qp * STRIDE, len).await.with_context(|| format!("queue pair {qp}"))?;
+            }
         }
+        // The receive queues wrap around as well.
+        for len in [64, 4097] {
+            for _ in 0..5 {
+                self.seed += 1;
+                let send = SendToSelfMlx5 { qps: QPS, count: DEPTH, len, seed: self.seed };
+                self.node.vm.call_within(LIMIT, send).await?;
+                self.verify(0, len).await.context("SENDs")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a message at offset `off` in the second half of the memory.
+    async fn verify(&mut self, off: u32, len: u32) -> Result<()> {
+        let verified = self.node.vm.call(VerifyMlx5 { off, len, seed: self.seed }).await?;
+        ensure!(verified.first_difference.is_none(), "{len} bytes: {verified:?}");
         Ok(())
     }
 
