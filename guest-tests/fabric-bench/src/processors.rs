@@ -1,5 +1,5 @@
-//! CPU affinity. Each end of a connection is bound to its own CPU, as if the ends were on two machines. Otherwise, the
-//! scheduler would sometimes run both ends on one CPU, and that would dominate the result.
+//! CPU affinity. The `hcad` processes of a connection are bound to different CPUs, as if they were on two machines.
+//! Otherwise, the scheduler would sometimes run both on one CPU, and that would dominate the result.
 
 use std::io;
 
