@@ -43,7 +43,7 @@ struct Intruder {
     /// `NOTIFY_SOCKET`.
     notify: UnixDatagram,
     has_landlock: bool,
-    /// Whether Landlock restricts connections and datagrams to Unix sockets.
+    /// Whether Landlock controls which Unix sockets the process can connect or send datagrams to. This requires ABI 9.
     has_landlock_for_sockets: bool,
     /// Whether Landlock restricts TCP, which requires ABI 4.
     has_landlock_for_tcp: bool,

@@ -100,7 +100,7 @@ fn start() -> Daemon {
     let config = folder.path().join("hcad.json");
     fs::write(&config, json!({ "devices": devices }).to_string()).unwrap();
     let mut command = hcad();
-    // Suppress log lines about hostile clients, which the test does not read.
+    // Suppress informational log lines about hostile clients. The tests do not read these lines.
     command.arg("--config").arg(config).env("RUST_LOG", "warn,device::daemon=info");
     Daemon::ready(command, folder, PathBuf::new())
 }

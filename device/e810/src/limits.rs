@@ -24,8 +24,8 @@ pub const FUNCTION_VSIS: u32 = 384;
 pub const MAX_LISTS: u16 = 1023;
 /// Number of guaranteed flow director filters, shared by all functions.
 pub const DEVICE_FILTERS: u32 = 1024;
-/// Number of guaranteed flow director filters per function. The number of best-effort filters is the same.
-/// `ice` warns if the number is 0.
+/// Number of guaranteed flow director filters per function, and also the number of best-effort filters. `ice` warns if
+/// both are 0.
 pub const FUNCTION_FILTERS: u16 = 512;
 /// Number of counter blocks for flow director filters.
 pub const MAX_COUNTER_BLOCKS: u16 = 64;

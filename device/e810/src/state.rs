@@ -1,7 +1,7 @@
 //! Device state, used by register accesses and admin commands.
 //!
-//! Every reset drops the state in [`function`](super::function). The link, the flash, the DDP package and the LAN
-//! statistics survive a function reset.
+//! Every reset drops the state in [`function`](super::function). The link settings and the DDP package survive a
+//! function reset. The flash and the LAN statistics survive every reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -25,7 +25,7 @@ pub(super) struct State {
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
-    /// LAN data path, whose statistics survive resets.
+    /// LAN data path, whose statistics survive every reset.
     pub(super) lan: Lan,
     /// Set if the last poll for a frame stopped at its limit, which means that more frames may be pending.
     pub(super) more_frames: bool,
@@ -71,7 +71,8 @@ impl State {
         self.package = Package::default();
     }
 
-    /// Executes a reset of the PCI function. The caller also resets the engine and the port.
+    /// Executes a reset of the whole PCI function, which also drops the DDP package and the link settings. The caller
+    /// also resets the engine and the port.
     pub(super) fn reset(&mut self) {
         self.lan.reset();
         self.function = Function::new(&self.setup);

@@ -1,10 +1,10 @@
 //! Bodies of the fuzz targets, shared with `device/tests/hostile.rs`.
 //!
-//! An input for `jingzhao`, `mthca`, `e810` or `mlx5` starts with a byte of flags that enable strict mode, tracing and
-//! mapped doorbells. A list of operations that the guest, the client and the fabric perform on one device follows. For
-//! `jingzhao`, two additional bytes at the start select device options. About half of the operations are well-formed,
-//! because a device rejects most random ones. After every input, the device must still be able to serve a well-behaved
-//! guest.
+//! An input for `jingzhao`, `mthca`, `e810` or `mlx5` consists of a byte of flags and a list of operations. The flags
+//! enable strict mode, tracing and mapped doorbells. The guest, the client and the fabric perform the operations on one
+//! device. For `jingzhao`, two bytes that select device options precede the flags. About half of the operations are
+//! well-formed, because a device rejects most random ones. After every input, the device must still be able to serve a
+//! well-behaved guest.
 
 pub mod config;
 pub mod control;

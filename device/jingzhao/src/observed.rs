@@ -15,7 +15,7 @@ use super::send_queue::FetchedWqe;
 /// An event in the device, with the objects involved. The QP is mutable so that observers can update its counters.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the QP in the table slot that the doorbell's QPN
-    /// maps to; its full QPN may differ. The QP's state is up to date.
+    /// maps to. The QP's full QPN may differ from the doorbell's. The QP's state is up to date.
     SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
     /// An arm doorbell arrived for an invalid queue.
     ArmNothing { queue: &'static str, number: u32 },

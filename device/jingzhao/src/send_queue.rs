@@ -37,8 +37,8 @@ const RESERVED_DOORBELLS: usize = 16;
 /// doorbells of 2^17 stalled queues could occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// Size of the short buffer for WQE copies, in bytes. It is faster to zero than a buffer for the longest WQE, and most
-/// queues have slots of this size.
+/// Size of the short buffer for WQE copies, in bytes. Filling it with zeros takes less time than filling a buffer for
+/// the longest WQE, and most queues have slots of this size.
 const SHORT_WQE: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -110,9 +110,9 @@ pub struct SendQueue {
     ring: Ring,
     /// Pending doorbells in order of arrival.
     doorbells: VecDeque<SendDoorbell>,
-    /// The WQE that the last WQE links to.
+    /// The WQE that the most recently fetched WQE links to.
     linked: Option<Entry>,
-    /// Position of the slot after the last WQE, where software posts next.
+    /// Position of the slot after the most recently fetched WQE, where software is expected to post the next one.
     expected: u32,
     /// Number of consecutive slots before `expected` that were executed through links since the last doorbell (J-24).
     linked_run: u32,

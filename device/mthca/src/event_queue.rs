@@ -20,7 +20,7 @@ const TYPES: usize = 64;
 pub struct EventQueues {
     /// At most 2^6 EQs, since INIT_HCA rejects a larger number.
     queues: BTreeMap<u32, EventQueue>,
-    /// The EQ that each event type is mapped to, if it is valid.
+    /// The valid EQ that each event type is mapped to, or `None` if the type is not mapped.
     takers: [Option<Eqn>; TYPES],
 }
 

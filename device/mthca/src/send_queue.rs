@@ -2,7 +2,8 @@
 //!
 //! A WQE does not contain its own opcode, size or fence bit. When software posts a WQE, it stores them and the WQE's
 //! address in the preceding slot, as a link to the WQE. A doorbell repeats the link to the first WQE that it posts.
-//! Each WQE is read from guest memory only once, together with the link to the next if that has already been posted.
+//! Each WQE is read from guest memory only once, together with the link to the next WQE if the next WQE has already
+//! been posted.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.

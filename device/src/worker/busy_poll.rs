@@ -159,8 +159,8 @@ mod tests {
         busy_poll
     }
 
-    /// Simulates up to `pauses` pauses between small messages, until one does not poll. Returns the number of pauses
-    /// that polled.
+    /// Simulates up to `pauses` pauses between small messages and stops at the first pause without polling. Returns the
+    /// number of pauses with polling.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let polls = |_: &usize| {
             busy_poll.moved(64);
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Simulates `pauses` pauses in a bulk transfer. Returns the number of pauses that did not poll.
+    /// Simulates `pauses` pauses in a bulk transfer. Returns the number of pauses without polling.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);

@@ -49,7 +49,7 @@ impl Processes {
 
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     for processes in [Processes::One, Processes::Many] {
-        // A local network cannot extend beyond one process.
+        // A `local` network cannot extend beyond one process.
         if wire == Wire::Local && processes == Processes::Many {
             continue;
         }

@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Timeout for one test. For the first, this includes loading all modules.
+/// Timeout for one test. The time for the first test includes loading the suite's modules.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
@@ -75,12 +75,12 @@ pub(super) struct Known {
     pub(super) failures: &'static [Failure],
     /// Expected skips. If several entries match a test, the first one applies.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Tests, as "module.Class.method", that trigger races in the driver if they run in two processes at once.
+    /// The tests, named "module.Class.method", that trigger races in the driver if they run in two processes at once.
     pub(super) turns: &'static [&'static str],
 }
 
-/// Tests, as "module.Class.method", that need a delay after each SEND. They shrink the completion queue below the
-/// number of SENDs in flight, and without the delay, a later completion would not fit, regardless of the device
+/// The tests, named "module.Class.method", that need a delay after each SEND. They shrink the completion queue below
+/// the number of SENDs in flight, and without the delay, a later completion would not fit, regardless of the device
 /// (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const DELAYED_TESTS: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 

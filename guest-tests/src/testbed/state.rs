@@ -159,7 +159,7 @@ fn remove_if_dead(folder: &Path) -> Result<bool> {
         Ok(Err(TryLockError::Error(error))) => {
             return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
-        // No supervisor is running: the lock is free, or the supervisor was killed before creating it.
+        // No supervisor is running: the lock is free, or the supervisor was killed before it created the lock file.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder).with_context(|| {

@@ -6,8 +6,8 @@
 use protocol::net::ether::{EtherFrame, EtherType};
 
 /// Maximum number of padding bytes: the length of a RETH plus that of immediate data. Only the first packet of a WRITE
-/// contains a RETH, and only the last can contain immediate data. The packets of a READ response differ by less, the
-/// length of an AETH.
+/// contains a RETH, and only the last can contain immediate data. The packets of a READ response differ by at most the
+/// length of an AETH, which is less.
 pub const MAX_PADDING: usize = 16 + 4;
 
 /// A frame may be padded by at most `1 / MIN_LEN_RATIO` of its padded length.

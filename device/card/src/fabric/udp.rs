@@ -49,7 +49,7 @@ pub struct UdpFabric {
     losses: Losses,
     /// Maximum number of frames per send. Becomes 1 when the kernel rejects a run of frames.
     max_run: usize,
-    /// Source of random numbers for requests, and the number of requests so far.
+    /// Source of random numbers for padding requests, and the number of such requests sent so far.
     random: RandomState,
     requests: u64,
     stats: FabricStats,

@@ -20,8 +20,8 @@ pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`, used to avoid duplicates. Otherwise, `active` could grow while one slot has a long round
-    /// and software repeatedly rings the doorbell of a slot with short rounds.
+    /// The slots in `active`, kept as a set to avoid duplicates. With duplicates, `active` could grow while one slot
+    /// has a long round and software repeatedly rings the doorbell of a slot with short rounds.
     queued: BTreeSet<S>,
 }
 

@@ -21,7 +21,7 @@ use crate::record::Input;
 /// a NIC sends jumbo frames. Shared-memory fabrics, whose frames can be longer, also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. Equal to the number
+/// Maximum number of frames that the engine builds before the NIC may build frames, and vice versa. Equal to the number
 /// of packets in a QP's turn, so that one system call can send a QP's equal-length frames.
 const FRAMES_PER_SENDER: usize = 32;
 

@@ -39,8 +39,8 @@ const MAX_RETRIES: u8 = 7;
 
 /// RNR timer sent in NAKs: 0.64 ms at first, quadrupled with each further NAK, up to 164 ms. The QP context has no
 /// field for the timer. The first timer is short, since the device is not notified of posted receives. Later timers are
-/// longer, because applications that use few RNR retries rely on long timers. rdma_cm connections, for example, use a
-/// timer of 655 ms.
+/// longer, because applications that set a long timer may set few retries. rdma_cm connections, for example, set a
+/// timer of 655 ms, but this value does not reach the device.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 

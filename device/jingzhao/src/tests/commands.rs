@@ -59,7 +59,8 @@ fn mad_ifc_option_enables_port_query() {
     }
     assert_eq!(machine.raw_command(INBOX, 1, 0, GO | 1 << 12 | MAD_IFC), BAD_PARAM, "no outbox");
     assert_eq!(machine.raw_command(0, 1, NOWHERE, GO | 1 << 12 | MAD_IFC), INTERNAL_ERR);
-    // `states` contains the port state and the physical state. A device reset does not change the link.
+    // `states` contains the expected port state and physical state. The device reset after `set_link` must not change
+    // them.
     for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
         machine.hca.set_link(link_up);
         machine.write32(0, 0xf10, 1);

@@ -130,7 +130,8 @@ fn destroyed(command: &Command<'_>) -> Option<Object> {
 /// here to be available to them.
 fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
     if let Some(object) = destroyed(command) {
-        // Section 23.1: only the kernel has XRC SRQs and SRQs of interface step 0.
+        // Section 23.1: commands for XRC SRQs are for the kernel only. So are commands for basic SRQs, which are used
+        // with ISSI 0.
         let is_kernel = matches!(command, Command::DestroyXrcSrq(_) | Command::DestroySrq(_));
         return (!is_kernel).then(|| Named::target(object));
     }

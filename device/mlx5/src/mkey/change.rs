@@ -59,8 +59,8 @@ impl Mkeys {
         if !any_pd && (old.pd != initiator.pd || new.pd != initiator.pd) {
             return Err(AccessError::Pd);
         }
-        // Section 23.3: a request that may not map pages can only invalidate a key with a page list. Otherwise, a user
-        // program could map any guest page.
+        // Section 23.3: a request that may not map pages cannot change a key with a page list, except to invalidate it.
+        // If it could, a user program could map any guest page.
         let is_invalidation = control.mask == MkeyMask::FREE && new.free && list.is_none_or(<[u8]>::is_empty);
         let has_ranges = matches!(old.access_mode(), Some(AccessMode::Ranges | AccessMode::FixedRanges));
         if !maps_pages && !has_ranges && !is_invalidation {
@@ -114,7 +114,8 @@ impl Mkeys {
 ///
 /// # Errors
 /// Fails if the key belongs to another QP or is an unbound window, which does not belong to any QP. Section 20, M-34: a
-/// valid key that any QP can use is accepted, since libmlx5 requests this check even when it invalidates indirect keys.
+/// valid key that any QP can use is accepted, since libmlx5 requests this check even when it invalidates indirect keys,
+/// which any QP can use.
 fn check_qp(context: &MkeyContext, initiator: Initiator) -> Result<(), AccessError> {
     let is_shared = context.qpn == ANY_QP && !context.free;
     if is_shared || context.qpn == initiator.qpn { Ok(()) } else { Err(AccessError::Qp) }

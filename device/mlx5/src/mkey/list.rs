@@ -178,7 +178,7 @@ mod tests {
         assert_eq!((list.range(0), list.range(1), list.pages()), (Some(expected), None, 4));
     }
 
-    /// A list is strided while its first element is a header, even if other elements were written before it.
+    /// A list is strided while its first element is a header, even if the header was written after other elements.
     #[test]
     fn first_element_determines_whether_list_is_strided() {
         let mut list = TranslationList::new(Some(AccessMode::Ranges));

@@ -74,8 +74,9 @@ fn ordinary(
     }
     let datagram = matches!(wqe.operation, Operation::Datagram { .. });
     let nothing = matches!(wqe.operation, Operation::Nop);
-    // Reserved bits are lost when the parsed WQE is encoded again. Check only the segments before the data, since data
-    // segments have no reserved bits and the bytes after inline data are undefined.
+    // Encode the parsed WQE again, which clears its reserved bits, and compare the result with the original. Check only
+    // the segments before the data, since data segments have no reserved bits and the bytes after inline data are
+    // undefined.
     let head = SendWqe { data: WqeData::Segments(DataSegments::new()), ..wqe.clone() }.emit();
     let ignored = bytes.iter().zip(&head).enumerate().skip(LINK_LEN).map(|(at, (given, kept))| {
         let ignored = given & !kept;

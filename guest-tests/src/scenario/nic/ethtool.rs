@@ -110,7 +110,8 @@ pub(super) async fn hash_fields(a: &mut Station, b: &mut Station) -> Result<()> 
     reach(a, b, flows::PORT, Reach::All).await
 }
 
-/// Checks indirection tables that select a single queue, then a different hash key, then both hash functions.
+/// Checks two indirection tables that each select a single queue, and then the default table. Afterwards, checks a
+/// different hash key and both hash functions.
 pub(super) async fn indirection(a: &mut Station, b: &mut Station) -> Result<()> {
     const KEY_BYTES: usize = 40;
     let key: Vec<String> = (0..KEY_BYTES).map(|n| format!("{:02x}", (n * 37 + 11) % 256)).collect();

@@ -110,7 +110,7 @@ codes! {
 }
 
 impl Delivery {
-    /// Returns the value of the slot's last byte. Writing it returns the slot to the driver.
+    /// Returns the value of the slot's last byte. Writing this value gives the slot back to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }

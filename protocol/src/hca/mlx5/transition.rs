@@ -250,7 +250,7 @@ impl QpContext {
         if has(FixedAttributes::OBJECTS) {
             // Section 10.2: RST2INIT must set the UMR QP's PD, which CREATE_QP leaves unset. For this QP, the driver
             // passes 0 as the receive CQ and the doorbell record, and both keep their values from CREATE_QP. DevX
-            // programs pass 0 in all of these fields.
+            // programs pass 0 in all of these fields, and every field keeps its value.
             if new.pd != Pdn::default() {
                 self.pd = new.pd;
             }

@@ -181,7 +181,7 @@ fn arming_cq_with_unread_entry_raises_event() {
 
 type Reset = fn(&mut Driver);
 
-/// Resets and commands that must drop all state.
+/// The resets and commands after which no RDMA state may remain.
 const RESETS: &[(&str, Reset)] = &[
     ("PFR", |driver| driver.reset_function()),
     ("global reset", |driver| driver.write(Register::GlgenRtrig, 1)),

@@ -255,7 +255,8 @@ fn wait_us(pair: &mut Pair, us: u64) {
     pair.b.bus.advance(later);
 }
 
-/// Section 13.2: `rdma_cm` connections rely on an RNR timer of 655 ms, which the context does not contain.
+/// Section 13.2: `rdma_cm` connections set an RNR timer of 655 ms, but the context has no field for it. The timers that
+/// the device sends instead grow, so that five retries cover more than 200 ms.
 #[test]
 fn receive_posted_200_ms_late_succeeds() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 5);
@@ -370,7 +371,7 @@ fn undeliverable_datagram_is_dropped() {
     pair.settle();
     assert!(!pair.sent().error);
     nothing(&mut pair.b);
-    // If the top bit of the Q_Key is set, the Q_Key in the context is sent instead.
+    // If the top bit of the WQE's Q_Key is set, the QP context's Q_Key is sent instead.
     pair.a.post_send(QPN, &datagram(0x8222_2222));
     pair.settle();
     assert!(!pair.sent().error);
