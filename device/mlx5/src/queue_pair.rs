@@ -240,7 +240,8 @@ impl QueuePair {
             max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
             remote_qpn: self.context.remote_qpn,
             path: self.peer_path(resolver),
-            // On Ethernet, the source address comes from the GID table, and the peer sends to this address.
+            // On Ethernet, the source address comes from the GID table. The peer sends to this address, so packets to
+            // other addresses are dropped.
             own_address: resolver.is_ethernet(),
             pkey_index: primary.pkey_index,
             qkey: self.context.qkey,

@@ -9,8 +9,8 @@
 //! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow. The yielding thread runs again only when
 //! the scheduler preempts them, whereas a thread that is woken after blocking runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. So after a slow yield, the thread stops
-//! yielding for a backoff period. Each slow yield doubles the period, up to a limit. If the fast yields since the
-//! previous slow yield add up to at least the next period, the period is reset to its initial length.
+//! yielding for a backoff period. Each slow yield doubles the period, up to a limit. However, if the total time of the
+//! fast yields between two slow yields is at least the next period, that period has the initial length instead.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
 //! nothing, since the thread that will submit work may need the same CPU.

@@ -1,8 +1,8 @@
 //! Rounds of polling over queues that share a doorbell in a mapped page.
 //!
-//! One queue's doorbell can overwrite another's before the device has found the earlier one. The device therefore polls
-//! the doorbell records of all queues that share a doorbell, a limited number at a time. Such a pass over the queues is
-//! called a round.
+//! A doorbell that the device has not found yet can be overwritten by the doorbell of another queue. The device
+//! therefore polls the doorbell records of all queues that share a doorbell, a limited number at a time. Such a pass
+//! over the queues is called a round.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -22,7 +22,8 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Group indices are below this number. No index is in both tables, so the number also limits their total size.
+    /// Group indices are below this number. No index is in both `groups` and `modified`, so the number also limits the
+    /// total size of the two tables.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
     /// Contents of groups that were modified before their creation; see [`modify`](Self::modify).

@@ -90,8 +90,8 @@ fn flushing_empty_queues_does_not_write_cqe() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// If the kernel posts a WQE to a flushed queue pair, it completes the WQE itself. It may also destroy the queue pair
-/// at any time.
+/// The kernel itself completes WQEs that it posts to a flushed queue pair, and may destroy the queue pair at any time.
+/// The device therefore must not complete such WQEs. Kernel queue pairs, such as this one, are privileged.
 #[test]
 fn late_requests_on_kernel_qp_are_not_flushed() {
     let mut pair = Pair::connected();
@@ -103,7 +103,7 @@ fn late_requests_on_kernel_qp_are_not_flushed() {
 }
 
 /// IBTA volume 1, section 10.3.1.8: requests posted in the error state complete as flushed, even if software does not
-/// request another flush.
+/// request another flush. The device completes such requests only on unprivileged queue pairs.
 #[test]
 fn requests_posted_in_error_state_are_flushed() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
