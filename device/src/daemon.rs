@@ -192,8 +192,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends watchdog notifications from the main thread. They continue even while a device hangs, since the others still
-/// work.
+/// Sends watchdog notifications from the main thread. They continue even while a device hangs, since the other devices
+/// still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {

@@ -1,5 +1,5 @@
-//! File descriptor limits. A process can have only a limited number of descriptors, and each VMM passes several to this
-//! one.
+//! File descriptor limits. A process can have only a limited number of descriptors, and each VMM passes several of them
+//! to hcad.
 
 use std::fs::File;
 use std::io;

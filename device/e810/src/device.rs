@@ -257,7 +257,7 @@ impl Frontend for E810 {
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let State { function, lan, more_frames, .. } = &mut self.state;
-        // Raise interrupts at the end of the worker thread's turn, so that all frames of the turn share one.
+        // Raise interrupts at the end of the worker thread's turn. All frames of the turn then share an interrupt.
         for cause in lan.take_causes() {
             function.vectors.fire(cx, cause);
         }

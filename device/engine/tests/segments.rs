@@ -153,8 +153,8 @@ fn frame_is_retransmitted_in_full_after_rnr_nak() {
     assert_eq!(pair.a.engine.stats().recovery.retransmitted_packets, 4);
 }
 
-/// IBTA 9.7.7.2: once the credits are used up, only a single packet may be outstanding, as a probe. It is the packet
-/// that needs a new receive request, here the first of the message.
+/// IBTA 9.7.7.2: once the credits are used up, only a single packet may be outstanding, as a probe. The probe is the
+/// packet that needs a new receive request, which is the first packet of the message here.
 #[test]
 fn probe_for_credits_is_sent_alone() {
     let mut pair = pair();
@@ -191,7 +191,7 @@ fn window_limits_packets_per_frame() {
     let mut pair = Pair::with_window(16);
     pair.a.engine.set_offloads(TxOffloads::Segmentation);
     pair.post(A, write(1, 0, 40 * 256));
-    // The last packet that the window permits requests an ACK.
+    // The last packet within the window has the AckReq bit set.
     let frames = [(A, 16 * 256), (B, 0), (A, 16 * 256), (B, 0), (A, 8 * 256), (B, 0)];
     assert_eq!(exchange(&mut pair), frames);
     assert_eq!(pair.a.sends(), ok([1]));
@@ -206,7 +206,7 @@ fn read_response_carries_up_to_32_kib() {
     assert_eq!(pair.bytes(A, 0, 50_000), pair.bytes(B, 0, 50_000));
 }
 
-/// A retransmission that starts in the middle of a frame ends where that frame ended.
+/// If a retransmission starts in the middle of an earlier frame, it ends where that frame ended.
 #[test]
 fn retransmitted_frame_ends_at_same_packet() {
     let mut pair = pair();

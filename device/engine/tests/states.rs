@@ -214,7 +214,7 @@ fn sqerr2rts_flushes_requests_of_earlier_doorbells() {
     let now = pair.now;
     let side = pair.side(A);
     side.engine.notify_send(now, A.qpn(), &mut side.host);
-    // This step reports the failure and flushes the maximum number of requests per step.
+    // This step reports the failure and flushes as many requests as a single step can flush.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));

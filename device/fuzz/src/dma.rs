@@ -227,7 +227,8 @@ impl Bench {
         let in_a_page = !entry.is_empty() && at % PAGE + entry.len() as u64 <= PAGE;
         let places = self.model.places(at, entry.len(), |page| page.write).filter(|_| in_a_page);
         let result = self.memory.publish(Iova::new(at), entry);
-        // An entry that crosses a page boundary may or may not be accepted, so the model predicts only the others.
+        // An entry that crosses a page boundary may or may not be accepted. The model predicts the result only for an
+        // entry inside one page.
         if in_a_page {
             assert_eq!(result.is_ok(), places.is_some());
         }

@@ -3,9 +3,9 @@
 //! Software first updates a doorbell record in memory and then stores a doorbell with the same content. In a mapped
 //! page, that store just writes a word in memory. The device finds it later, or not at all if another queue's doorbell
 //! has overwritten it. A 32-bit guest stores the word in two halves, and the device may find only one of them. A word
-//! therefore shows only that its page has been used. The device first polls the doorbell record of the queue whose
-//! number is in the word. It then polls the records of all queues that share the doorbell, in a polling round. The rest
-//! of the word is ignored.
+//! therefore proves only that its page has been used, and the queue number in it is no more than a hint. The device
+//! first polls the doorbell record of the queue with that number. It then polls the records of all queues that share
+//! the doorbell, in a polling round. The rest of the word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.

@@ -447,7 +447,7 @@ async fn start_capture(
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
-    // If another client has started a capture in the meantime, this one replaces it.
+    // Another client may have started a capture in the meantime. The new capture replaces it.
     device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
     Ok(())
 }
@@ -467,7 +467,7 @@ async fn start_trace(
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // If another client has started a trace in the meantime, this one replaces it.
+    // Another client may have started a trace in the meantime. The new trace replaces it.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }

@@ -185,8 +185,8 @@ pub(super) fn busybox(cache: &Path, arch: Arch, choice: &KernelChoice) -> Result
 }
 
 /// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. The archive drops the
-/// headers when a newer kernel is released, so they are fetched together with the kernel. The image package's other
-/// dependencies are only needed to build an initramfs. They are omitted, since the lab builds its own.
+/// headers when a newer kernel is released, so they are fetched together with the kernel. The image package also
+/// depends on packages that are only needed to build an initramfs. They are omitted, since the lab builds its own.
 fn stock_root(cache: &Path, arch: Arch, suite: Suite, pages: Pages) -> Result<PathBuf> {
     ensure!(
         pages == Pages::Usual || arch == Arch::Arm64,

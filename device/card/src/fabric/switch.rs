@@ -406,8 +406,8 @@ impl Switch {
         admitted
     }
 
-    /// Removes `mac` from the caches after a frame with this source MAC from another sender was rejected. The owner's
-    /// next frame then refreshes the MAC's entry, which discards the other sender's claim to the MAC.
+    /// Removes `mac` from the caches after a frame with this source MAC was rejected because its sender does not own
+    /// the MAC. The owner's next frame then refreshes the MAC's entry, which discards that sender's claim to the MAC.
     fn relearn(&mut self, mac: MacAddr) {
         self.last = self.last.filter(|last| last.src != mac);
         self.last_own = self.last_own.filter(|(last, _)| *last != mac);
@@ -415,8 +415,8 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, sending every frame to it costs less than flooding. While a peer specified by name
-        // is absent, however, frames for it must not go to the peer that is present.
+        // If there is only one peer, route every frame to it. Flooding would send the frames one at a time, which costs
+        // more. While a peer specified by name is absent, however, frames for it must not go to the only present peer.
         if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }

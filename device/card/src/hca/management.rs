@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 const SOURCE_PORT: u16 = 0xc000;
 
 impl<F: Frontend> Hca<F> {
-    /// Limits the path MTU reported by the port to `most`, the largest MTU that the fabric carries. Must not be
-    /// called while a client is connected.
+    /// Limits the path MTU that the port reports. `most` is the largest MTU that the fabric carries. Must not be called
+    /// while a client is connected.
     pub fn limit_path_mtu(&mut self, most: engine::Mtu) {
         let own = self.port.addresses().own;
         let limited = |node: NodeProfile| NodeProfile { mtu: node.mtu.min(most.code()), ..node };
@@ -92,8 +92,9 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Handles a packet that the guest has addressed to itself. Passes it to the management agents if they reply to it
-    /// even when a guest QP can receive it. Returns whether the engine should process it.
+    /// Handles a packet that the guest has addressed to itself. The management agents answer some datagrams even if a
+    /// guest QP could receive them. If the packet is such a datagram, passes it to the agents. Returns whether the
+    /// engine should process the packet.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
         if received.packet.bth.dest_qp != QP1 {
             return true;

@@ -42,7 +42,7 @@ pub(crate) fn dispatch(
     })
 }
 
-/// Executes a command on the list in the command's buffer. Responds with the number of entries processed.
+/// Executes a command whose buffer contains a list. Responds with the number of list entries processed.
 fn list(
     command: &mut Command,
     process: impl FnOnce(u16, &mut [u8]) -> Result<u16, AdminError>,

@@ -250,8 +250,8 @@ impl TransmitQueue {
     /// Fetches descriptors up to the end of a frame. Returns `None` if the tail is reached first, and keeps the
     /// descriptors fetched so far.
     ///
-    /// Fetches at most one descriptor more than the maximum number of buffers, plus one context descriptor and one
-    /// filter descriptor.
+    /// The number of descriptors fetched is at most the maximum number of buffers plus three: one context descriptor,
+    /// one filter descriptor, and the data descriptor that exceeds the maximum.
     fn gather(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<Option<First>, DriverError> {
         while self.head != self.tail {
             let index = self.head;
@@ -322,7 +322,7 @@ impl TransmitQueue {
 
 impl PendingFrame {
     /// Returns whether a data descriptor has the same header lengths and, apart from EOP and RS, the same command bits
-    /// as the frame's first one.
+    /// as the frame's first data descriptor.
     fn matches_first(&self, data: &DataDescriptor) -> bool {
         let shared_bits = |command: Command| command.with_end_of_packet(false).with_report_status(false);
         self.first.is_none_or(|first| {

@@ -179,7 +179,7 @@ impl Replies {
     }
 
     /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet at that PSN.
-    /// Has no effect if they have not reached that PSN yet. Returns false if no pending READ covers `psn`.
+    /// Has no effect if the responses have not reached that PSN yet. Returns false if no pending READ covers `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {

@@ -19,7 +19,7 @@ pub(super) fn capacity(context: &MkeyContext) -> u64 {
     pages.checked_shl(context.log_page.into()).unwrap_or(u64::MAX)
 }
 
-/// Returns the region of a new key, or `None` if it does not permit access until a UMR makes it valid.
+/// Returns the region of a new key, or `None` if the key does not permit access until a UMR makes the key valid.
 pub(super) fn created_region(
     index: MkeyIndex,
     context: &MkeyContext,

@@ -101,8 +101,8 @@ fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
     execute(a, b, &wqe)
 }
 
-/// Section 23.3: without fast registration, a user program's QP can only invalidate a key that has a page list.
-/// Otherwise, the program could map any guest page.
+/// Section 23.3: without fast registration, a user program's QP can invalidate a key that has a page list, but cannot
+/// change it in any other way. If it could, the program could map any guest page.
 #[test]
 fn umr_mapping_change_requires_fast_registration() {
     let change = |fast_registration, mask| {

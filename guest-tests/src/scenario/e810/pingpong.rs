@@ -103,8 +103,8 @@ async fn cases(
     Ok(())
 }
 
-/// Checks that `irdma` counts exactly the messages that a program transfers, and that each guest counts as many
-/// received packets and bytes as the other counts as sent (E810 interface, section 10.7).
+/// Checks that `irdma` counts exactly the messages that a program transfers, and that each guest's counts of received
+/// packets and bytes equal the other guest's counts of sent packets and bytes (E810 interface, section 10.7).
 async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
     /// Number of messages in each direction.
     const MESSAGES: u64 = 100;

@@ -310,7 +310,7 @@ impl Running {
 
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
-        // SAFETY: kill takes no pointers. The child has not been reaped, so its ID is still its own.
+        // SAFETY: kill takes no pointers. The child has not been reaped, so no other process can have its ID.
         ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
         Ok(())
     }

@@ -28,7 +28,8 @@ impl Usage {
         self.0.map(|process| process.id) == other.0.map(|process| process.id)
     }
 
-    /// Subtracts the CPU time in `begun`, except for processes that were started later.
+    /// Subtracts the CPU time of an earlier measurement, `begun`. For a process that was started after that
+    /// measurement, nothing is subtracted.
     pub(super) fn since(self, begun: &Self) -> Self {
         let mut processes = self.0;
         for (now, before) in processes.iter_mut().zip(&begun.0).filter(|(now, before)| now.id == before.id) {

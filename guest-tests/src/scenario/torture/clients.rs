@@ -123,7 +123,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Exchanges messages until `beside` has completed, but for at least one round.
+    /// Runs `beside` and exchanges messages until it has completed, but for at least one round.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {

@@ -113,9 +113,9 @@ impl Job<'_> {
     }
 }
 
-/// Runs a command in all guests simultaneously. If the command fails in one guest, returns its exit status and
-/// terminates it wherever it has not ended within [`GRACE`]. Dropping the future also terminates the command in all
-/// guests. `task` sets the time limit, if any.
+/// Runs a command in all guests simultaneously. If the command fails in one guest, returns that guest's exit status.
+/// The other guests then have [`GRACE`] to finish before the command is terminated there. Dropping the future also
+/// terminates the command in all guests. `task` sets the time limit, if any.
 pub(super) async fn run_in_all(
     description: &Description,
     start: &Start,

@@ -20,8 +20,8 @@ const BLOCK_LEN: u64 = 512;
 /// Maximum number of bytes after the last entry. tar usually pads by at most 10 KiB.
 const LONGEST_PADDING: u64 = 1 << 20;
 
-/// Unpacks the file or directory called `name` to `to`, which appears only when it is complete. The rest of the archive
-/// is discarded. The unpacked files may take up at most `limit` bytes.
+/// Unpacks the file or directory called `name` and discards the rest of the archive. The destination, `to`, appears
+/// only when it is complete. The unpacked files may take up at most `limit` bytes.
 ///
 /// # Errors
 /// Fails if the archive is invalid, is too large or does not contain `name`, or if its content cannot be written.
@@ -48,8 +48,8 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     // Since a directory's permissions may forbid creating files in it, directories are unpacked last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Unused allowance of the previous entry. If the entry's content was not unpacked, the next read must skip it and
-    // needs this allowance.
+    // Unused allowance of the previous entry. If that entry's content was not unpacked, the next read skips the content
+    // and needs this allowance for it.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);

@@ -57,8 +57,8 @@ impl HoldQueue {
         }
     }
 
-    /// Holds a frame until `by` other frames have passed, but no later than `until`. Returns false if there
-    /// is no room.
+    /// Holds a frame until other frames have overtaken it. `by` is the number of these frames. At the time `until`, the
+    /// frame is released even if fewer frames have overtaken it. Returns false if there is no room.
     #[must_use]
     pub(super) fn hold(&mut self, until: Instant, by: u32, frame: Frame) -> bool {
         self.waiting.len() < MAX_WAITING && self.take_in(&frame.bytes) && {

@@ -1,7 +1,8 @@
 //! Creates the shared memory of a link and maps shared memory created by a peer.
 //!
 //! A peer's file is mapped only if its length is sealed: an access beyond the end of a truncated file would raise
-//! SIGBUS. The file must also be on tmpfs, since a hugetlbfs file can lack pages even if its length is sealed.
+//! SIGBUS. The file must also be on tmpfs. A hugetlbfs file can lack pages even if its length is sealed, and an access
+//! to a missing page would raise SIGBUS as well.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -93,8 +93,8 @@ fn inbound_frame_is_captured_before_impairment() {
     assert!(!packets[3].0.contains("impairment"));
 }
 
-/// An impaired frame keeps its origin. The fabric must not flood a reply, even one that was corrupted, duplicated or
-/// delayed.
+/// An impaired frame keeps its origin, which tells the fabric whether the frame is a reply. The fabric must not flood a
+/// reply, even if it was corrupted, duplicated or delayed.
 #[test]
 fn impaired_reply_is_still_marked_as_reply() {
     for action in [r#""corrupt""#, r#"{"duplicate": {}}"#, r#"{"delay": {"us": 250}}"#] {

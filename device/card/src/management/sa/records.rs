@@ -85,7 +85,7 @@ pub(super) fn links(context: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Returns the GUID records. For other HCAs, returns only the first block, because all other blocks are empty.
+/// Returns the GUID records. For HCAs other than this one, returns only the first block, because the rest are empty.
 pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()

@@ -300,8 +300,8 @@ fn udp_port_is_derived_from_flow_label() {
     }
 }
 
-/// Section 13.8: every member except the sender receives the datagram, regardless of its VLAN. For an IPv6 address,
-/// irdma forms the group MAC from 33:33 and the first four bytes of the address, not the last four.
+/// Section 13.8: every member except the sender receives the datagram, whether it has a VLAN tag or not. For an IPv6
+/// address, irdma forms the group MAC from 33:33 and the first four bytes of the address, not the last four.
 #[test]
 fn multicast_reaches_members_except_sender() {
     let v4 =
@@ -364,7 +364,7 @@ fn arp_change_updates_connections() {
     let lost = pair.a.bus.settle();
     assert_eq!((lost.len(), &lost[0][..6]), (1, &mac(9).0[..]));
     pair.a.set_neighbour(2, mac(2));
-    // Deleting the entry does not affect connections.
+    // Deleting the entry, unlike changing it, does not affect connections. They keep the last MAC.
     let delete = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
     pair.a.perform_well(&Operation::ManageArp(delete));
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
