@@ -56,8 +56,8 @@ pub fn run(
     resolver: Option<Resolver>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Another process may send SIGTERM as soon as a socket exists, so install the handlers before creating the first
-    // one.
+    // Another process may send SIGTERM as soon as a socket exists, so install the signal handlers before creating the
+    // first socket.
     let mut signals = {
         let _guard = runtime.enter();
         Signals::new()?

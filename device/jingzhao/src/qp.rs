@@ -137,8 +137,8 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. A UD message is a
-        // single packet of at most 4096 bytes.
+        // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. The default is
+        // 4096, because a UD message is a single packet of at most 4096 bytes.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
         // The public driver omits the high bits of the local and remote QPNs that it writes to contexts. Peers
         // therefore address this QP by the local QPN in its context.

@@ -167,8 +167,8 @@ impl QueuePair {
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. The MTU of UD
-            // QPs is always 2048 (section 12, T46).
+            // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. The default is
+            // 2048, which is always the MTU of UD QPs (section 12, T46).
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),

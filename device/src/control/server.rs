@@ -376,7 +376,7 @@ async fn change<T>(
 ) -> Result<T, RequestError> {
     let (answer, answered) = oneshot::channel();
     service.changes.send(change(answer)).await.map_err(|_| RequestError::Ending)?;
-    // No timeout is needed here, because stopping a device has its own.
+    // No timeout is needed here, because the procedure that stops a device has a timeout of its own.
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 

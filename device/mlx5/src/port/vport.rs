@@ -54,8 +54,8 @@ impl NicVport {
         }
     }
 
-    /// Returns the MAC of the network device, or `None` if the driver has not set one. It is the first entry of the
-    /// unicast list.
+    /// Returns the MAC of the network device, or `None` if the driver has not set one. The MAC is the first entry of
+    /// the unicast list.
     pub fn mac(&self) -> Option<MacAddr> {
         let [_, _, mac @ ..] = self.unicast.first()?;
         Some(MacAddr(*mac)).filter(|mac| !mac.is_multicast() && *mac != MacAddr::default())

@@ -120,7 +120,7 @@ fn object_limits_are_enforced() {
     let (list, rmp) = (pages(QUEUE, 1), objects.rmp(0, 5));
     let Objects { mut driver, uar, eqn, qp, .. } = objects;
     let cq = CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() };
-    // Each case contains the number of objects to create and the number assigned to the last one.
+    // Each case contains how many objects to create, and the object number assigned to the last object.
     for (command, count, last, check) in [
         (create_qp(qp, &list), QPS - 128, QPS - 1, Check::QpLimit),
         (Command::CreateCq(cq, Pages::parse(&list)), CQS - 1, 0x40 + CQS - 1, Check::CqLimit),

@@ -156,7 +156,7 @@ impl Checker<'_> {
         let ops = self.ops(peer)[..sender.sends.done].iter().enumerate();
         let mut due = ops.filter(|(index, op)| {
             // Received messages are identified by their immediate data or content. A message of a few bytes may have
-            // been mistaken for another.
+            // been mistaken for another message, so its delivery is not checked.
             let known = op.imm().is_some() || (op.len >= 8 && op.request.op != SendOp::Nop);
             let fits = op.imm().is_none() && !op.takes_receive() || Some(op.len as usize) <= shortest;
             let sent = op.fails.is_empty() && !op.refused && sender.sent_at[*index] > self.clean_from;

@@ -227,8 +227,8 @@ impl Flow {
     }
 }
 
-/// Polls for `left` completions. `handle` accounts for a completion and returns the number of messages that it has
-/// posted. `outstanding` is the number of messages already posted.
+/// Polls for the remaining completions, whose number is `left`. `outstanding` is the number of messages outstanding at
+/// the time of the call. `handle` accounts for a completion and returns the number of messages that it has posted.
 fn poll(
     arena: &Arena,
     completions: &mut Completions,

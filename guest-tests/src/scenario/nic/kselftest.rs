@@ -58,8 +58,8 @@ const LEFT_OUT: &[Known] = &[
         tests: &["rss_flow_label.py"],
         nics: &["e810"],
         kernel: "",
-        // See ice_parse_hash_flds in ice/ice_ethtool.c. The test counts CPUs, and a queue's first interrupt often
-        // reaches a different CPU than later ones.
+        // See ice_parse_hash_flds in ice/ice_ethtool.c. The test counts CPUs, not queues. It can count two CPUs for
+        // a single queue, because a queue's first interrupt often reaches a different CPU than later interrupts.
         reason: "ice accepts the flow label as a hash field but ignores it, so the test passes only by chance",
     },
     Known {
