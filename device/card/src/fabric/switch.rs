@@ -104,8 +104,8 @@ pub struct Switch {
     peers: Vec<Peer>,
     by_addr: HashMap<SocketAddr, usize>,
     macs: MacTable<Owner>,
-    /// MACs of the peers that the configuration specifies by name. They stay reserved while such a peer has no
-    /// address so that no other peer can use them.
+    /// MACs of the peers that the configuration specifies by name. While such a peer has no address, its MAC stays
+    /// reserved, and no other peer can use it.
     reserved: BTreeSet<MacAddr>,
     /// Number of reserved MACs whose peer has no address.
     absent: usize,

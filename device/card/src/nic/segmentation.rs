@@ -75,8 +75,8 @@ impl Segments {
     /// bytes. Returns whether this was the last segment.
     ///
     /// # Errors
-    /// Fails if `payload` fails or truncates `out` to within the headers. On error, nothing is appended and the next
-    /// call starts with the same segment.
+    /// Fails if `payload` fails, or if `payload` shortens `out` so far that part of the headers is missing. On error,
+    /// nothing is appended and the next call starts with the same segment.
     pub fn emit<E: From<HeaderError>>(
         &mut self,
         out: &mut Vec<u8>,

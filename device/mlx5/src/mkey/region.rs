@@ -94,7 +94,8 @@ pub(super) fn first_entry(index: MkeyIndex) -> u64 {
 
 pub(super) fn region(index: MkeyIndex, context: &MkeyContext, translation: Translation) -> MemoryRegion {
     // A key that belongs to one QP is a type 2 window. Each access also checks the parent key, which is in the window's
-    // list. The device does not count a parent's windows, so `parent` is simply the window's own index.
+    // list. The field `parent` serves only to count a region's windows. This device does not count them, so the field
+    // holds the window's own index.
     let kind = if context.qpn == ANY_QP {
         Kind::Registered
     } else {

@@ -466,7 +466,7 @@ impl Hca {
             flow.pump(self)?;
         }
         if let Some(posted) = posted {
-            // An error means that the receiver has stopped waiting, which is harmless.
+            // An error means that nothing waits for this notification any more, which is harmless.
             let _ = posted.send(());
         }
         // With thousands of flows, look-ups and counts must take constant time per completion.

@@ -93,7 +93,7 @@ impl Mlx5 {
         let started = Instant::now();
         let flows = self.post_receives(step)?;
         if let Some(posted) = posted {
-            // An error means that the sender has stopped waiting, which is harmless.
+            // An error means that nothing waits for this notification any more, which is harmless.
             let _ = posted.send(());
         }
         self.await_receives(step, flows)?;

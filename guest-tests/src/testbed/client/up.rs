@@ -234,8 +234,8 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Closes the lease and waits up to [`STOP_TIMEOUT`] for the supervisor to exit, so that no guest outlives this
-    /// program.
+    /// Closes the lease, the socket to the supervisor. The supervisor then stops its guests and exits. Waits up to
+    /// [`STOP_TIMEOUT`] for this, so that no guest outlives this program.
     fn drop(&mut self) {
         if self.is_kept {
             return;
