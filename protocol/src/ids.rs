@@ -224,7 +224,7 @@ impl MkeyIndex {
 }
 
 impl UserIndex {
-    /// Value for queues that the driver identifies by queue number.
+    /// No user index: the driver identifies the queue by its queue number.
     pub const NONE: Self = Self(0xff_ffff);
 }
 

@@ -1,9 +1,9 @@
 //! Test drivers, one per device interface. They replace the guest's driver in unit tests, fuzz targets and scale tests.
 //!
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
-//! the device only through a [`Bus`], whether in the same process or behind a socket. A driver has no clock and no
-//! threads. Instead, the owner of the device moves frames and advances time. A register write has taken effect by the
-//! time the call returns. Most functions do not check results, which lets them work on a device whose memory is
+//! the device only through a [`Bus`]. The device can be in the same process or behind a socket. A driver has no clock
+//! and no threads. Instead, the owner of the device moves frames and advances time. A register write has taken effect
+//! by the time the call returns. Most functions do not check results, which lets them work on a device whose memory is
 //! unmapped.
 //!
 //! An encoding error in the `protocol` crate could go unnoticed, since drivers and devices share it. To catch such

@@ -88,8 +88,8 @@ fn ack_of_credit_probe_resumes_send() {
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B?"]);
     ack(&mut pair, 0x101, 0);
     assert_eq!(sent(&mut pair), ["SendMiddle 0x102 256B", "SendLast 0x103 88B?"]);
-    // Until the first message is complete, the second is two messages beyond the credit limit and must wait. It is then
-    // one beyond and is sent as a probe.
+    // While the first message is incomplete, the second is two messages beyond the credit limit and must wait. Once the
+    // first is complete, the second is only one message beyond the limit and is sent as a probe.
     ack(&mut pair, 0x103, 0);
     assert_eq!(sent(&mut pair), ["SendOnly 0x104 10B?"]);
     assert_eq!(pair.a.sends(), ok([1]));

@@ -132,8 +132,8 @@ impl JingZhao {
         }
     }
 
-    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that cannot send is discarded. No error is reported to
-    /// the guest, whose verbs layer already rejects requests for such a QP.
+    /// Handles a send doorbell. Section 1.6: a doorbell for a QP that has not reached RTS is discarded. No error is
+    /// reported to the guest, whose verbs layer already rejects requests for such a QP.
     fn handle_send_doorbell(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,8 +1,8 @@
 //! Measures the cost of a 64-byte message in the sender's and the receiver's device.
 //!
 //! Two devices in this process exchange messages on RC QPs. All of the sender device's work happens in [`sender`], and
-//! all of the receiver device's work in [`receiver`]. Callgrind counts the instructions executed in each function. The
-//! counts do not depend on the machine's load. To collect the sender's, run:
+//! all of the receiver device's work happens in [`receiver`]. Callgrind counts the instructions executed in each
+//! function. The counts do not depend on the machine's load. To collect the count for the sender, run:
 //!
 //! ```text
 //! cargo bench -p mlx5 --bench message --no-run
@@ -220,7 +220,7 @@ impl Node {
     /// Posts a batch of requests. Returns the doorbell.
     fn post_sends(&mut self, number: usize, opcode: Opcode) -> [u8; 8] {
         let data = smallvec![DataItem::Pointer(self.data())];
-        // Both devices use the same keys: the device's own key is also that of the peer's region.
+        // Both devices use the same keys, so this device's key is also the key of the peer's region.
         let remote = RemoteSegment { va: Va::new(DATA_VA + 0x1000), rkey: Rkey::new(self.key) };
         let operation = if opcode == Opcode::Write { Operation::Write(remote) } else { Operation::Send };
         let qp = &mut self.qps[number];

@@ -365,8 +365,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the number of packets at the start of `frames` that arrive in one frame. It is random, as a requester
-    /// may divide a message into frames differently when it retries.
+    /// Chooses how many packets, taken from the start of `frames`, arrive merged in a single frame. The number is
+    /// random, as a requester may divide a message into frames differently when it retries.
     fn packets_in_arrival(&mut self, frames: &[(usize, RoceFrame<'_>)]) -> usize {
         match mergeable(frames) {
             most if most > 1 && self.merges => self.stale.random_range(1..=most),

@@ -50,7 +50,7 @@ pub fn decode_mlx5_command(input: &[u8]) {
 /// Parses the input as each kind of context and doorbell, and executes it as a sequence of QP state changes.
 ///
 /// The sequence consists of two contexts followed by four-byte operations. Each operation changes one byte of the
-/// second context, then performs a state change that applies it to the first.
+/// second context, then performs a state change that applies the second context to the first.
 pub fn decode_mlx5_context(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(

@@ -8,7 +8,8 @@ use crate::net::checksum::Checksum;
 use crate::net::ipv4::{Fragmentation, RawIpv4};
 use crate::net::udp::RawUdp;
 
-/// Number of 64-bit words to compare. They cover the headers and the first bytes of the BTH, which the mask clears.
+/// Number of 64-bit words to compare. The words cover the headers and the first bytes of the BTH. The mask clears the
+/// bytes of the BTH.
 const WORDS: usize = size_of::<RawHeaders>().div_ceil(8);
 const COMPARED: usize = WORDS * 8;
 
@@ -61,7 +62,8 @@ impl FlowHeaders {
     /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not
     /// part of the flow or is malformed.
     pub(super) fn unwrap<'a>(&self, frame: &'a [u8]) -> Option<Unwrapped<'a>> {
-        // Combine the differences of all words; comparing the arrays would call `memcmp`.
+        // Combine the differences of all words instead of comparing the arrays, which would compile to a call of
+        // `memcmp`.
         let words = masked(frame)?;
         if words.iter().zip(&self.words).fold(0, |bits, (found, word)| bits | (found ^ word)) != 0 {
             return None;

@@ -9,7 +9,8 @@ use super::queue::Queue;
 use super::replay_source::ReplaySource;
 use crate::log_line;
 
-/// A device's interface to its recorder or its replay. All clones report to the same one.
+/// A device's interface to its recorder or its replay. All clones report to the same recorder or
+/// replay.
 ///
 /// Recording stops if the file cannot be written. A replay stores the first difference in its [`ReplaySource`].
 #[derive(Clone)]

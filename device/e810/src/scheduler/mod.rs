@@ -22,7 +22,7 @@ use super::limits::{MAX_COMMAND_ELEMENTS, MAX_LAYER_ELEMENTS, MAX_RATE_PROFILES,
 
 /// Number of layers: port, traffic classes, several layers of generic nodes, and queues.
 const LAYERS: usize = 9;
-/// Number of layers, as reported to drivers.
+/// [`LAYERS`] in the type of the field that reports it to drivers.
 const LEVELS: u16 = 9;
 const _: () = assert!(LEVELS as usize == LAYERS);
 
@@ -68,7 +68,7 @@ impl Default for Scheduler {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
-                // `ice` does not accept an entry point that is the first element of its branch.
+                // `ice` fails to probe if the entry point is the first element of the default branch.
                 2 => ElementKind::EntryPoint,
                 LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,

@@ -140,8 +140,8 @@ pub enum Flush {
     /// The engine completes each request, including those posted later.
     #[default]
     Each,
-    /// The owner completes the requests. The engine reports only the failed one, discards those already fetched, and
-    /// fetches no more. Once the QP leaves SQE, the queue resumes at the next doorbell.
+    /// The owner completes the requests. The engine reports only the failed request, discards the other requests
+    /// that it has fetched, and fetches no more. Once the QP leaves SQE, the queue resumes at the next doorbell.
     Owner,
 }
 
@@ -198,8 +198,8 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK quadruples the
-    /// wait, up to `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each earlier NAK
+    /// quadruples the wait, but does not raise it above the wait of timer `most`.
     pub(crate) fn after(self, others: u32, most: Self) -> Self {
         /// Code increment that quadruples the time. The time doubles every two codes, except that code 0 stands for the
         /// longest time.

@@ -220,9 +220,10 @@ impl Inbound {
             return Err(RequestError::Invalid);
         }
         let (initiator, key) = (on.initiator, rkey.as_lkey());
-        // Check the whole range at the first packet, so that an invalid WRITE does not change memory. The host checks
-        // the range of each packet again, so a single-packet message does not need a separate check. With immediate
-        // data, the check must come before the receive request is fetched.
+        // Check the whole range at the first packet, so that an invalid WRITE does not change memory. The host also
+        // checks the range of each packet when it writes the data. That check is enough for a single-packet
+        // message without immediate data. An invalid message with immediate data must be rejected before a receive
+        // request is fetched.
         if begins && len > 0 && (!ends || operation.has_imm()) {
             ctx.host
                 .check(initiator, key, va, u64::from(len), Access::RemoteWrite)

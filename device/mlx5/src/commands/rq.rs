@@ -109,7 +109,7 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Re
     Ok(nothing())
 }
 
-/// Destroys an RQ. Afterwards, the device no longer accesses its memory.
+/// Destroys an RQ. Afterwards, the device no longer accesses the RQ's memory.
 pub(super) fn destroy(call: Call<'_, '_>, rqn: Rqn) -> Result<Output, Rejection> {
     check_unused(&call, Object::Rq(rqn.get()), Check::RqInUse)?;
     let resources = call.resources;

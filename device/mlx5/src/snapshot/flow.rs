@@ -89,8 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups that end at or after position `from`, each with the number of its table and the index at which
-/// the page starts in that table.
+/// Returns the groups on a page of rows that starts at position `from`: all groups that end at or after `from`. Each
+/// group comes with the number of its table and the first index of that table on the page.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
@@ -111,7 +111,8 @@ pub(super) fn groups(steering: &Steering, from: u64) -> impl Iterator<Item = (u6
             fields: selects(&group.mask().headers()),
             entries: group.entry_count(),
         };
-        // A group's position is its last index. A page that starts there includes the group.
+        // The position of a group's row is the group's last index. A page that starts at that position includes the
+        // group.
         (position(table, last), row)
     })
 }

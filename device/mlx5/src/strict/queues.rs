@@ -61,7 +61,7 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
     }
 }
 
-/// Returns whether a QP has queues of its own and uses its doorbell record. An XRC target has none.
+/// Returns whether a QP has queues of its own and uses its doorbell record. An XRC target has no queues.
 fn has_queue(context: &QpContext) -> bool {
     !context.no_sq || context.receive_kind() == Some(ReceiveKind::Own)
 }

@@ -25,8 +25,8 @@ fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
     driver.hca.monitor().ignored_counts().collect()
 }
 
-/// Section 20, M-7: the command that creates the command EQ does not raise an event. Later ones do, and an armed EQ
-/// raises an interrupt.
+/// Section 20, M-7: the command that creates the command EQ does not raise an event. Later commands do, and an
+/// armed EQ raises an interrupt.
 #[test]
 fn command_completion_raises_event_and_interrupt() {
     let mut driver = initialised();

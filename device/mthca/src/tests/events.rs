@@ -13,7 +13,8 @@ fn map_eq_selects_eq_for_port_events() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // Mapping the event type to another queue redirects events. Once it is unmapped, they are dropped.
+    // Mapping the event type to another queue redirects its events. Once the type is unmapped, its
+    // events are dropped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);

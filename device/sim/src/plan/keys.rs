@@ -107,8 +107,8 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
             false => (draw_source(rng, pair, side, len), Rights::empty()),
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
-        // A region must be invalid before it is registered again. If an earlier READ invalidates it, the fence waits
-        // for the READ.
+        // A region must be invalid before it is registered again. An earlier READ may be the request that
+        // invalidates the region, so the fence waits for READs.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));

@@ -82,7 +82,8 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
         _ => pair.mtu.bytes() * 6,
     };
     for _ in 0..count {
-        // Short requests are rare, because one at the head of the queue blocks it until a message fits.
+        // Short requests are rare, because a short request at the head of the queue blocks the queue until a message
+        // fits into the request.
         let short = rng.random_ratio(1, 30);
         let len = if short { rng.random_range(0..longest) } else { longest };
         let recv = draw_recv(rng, pair, side, len);

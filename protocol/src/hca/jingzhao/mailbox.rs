@@ -29,7 +29,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. Returns `None` if the command has no inbox or would reject this one.
+    /// Parses an inbox. Returns `None` if the command has no inbox or `bytes` cannot be parsed.
     pub fn inbox(op: Op, in_modifier: u32, bytes: &[u8]) -> Option<Self> {
         let fixed = bytes.first_chunk::<0x40>();
         Some(match op {
@@ -38,7 +38,7 @@ impl Mailbox {
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(fixed?).ok()?),
             Op::WriteMtt => Self::WriteMtt(WriteMtt::parse(bytes, in_modifier).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(fixed?).ok()?),
-            // The command rejects an oversized CQ, but a trace can still show it.
+            // Parse a CQ of any size, so that a trace can show a CQ that the command rejects as too large.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(fixed?, u16::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u16::MAX).ok()?),
             op => {

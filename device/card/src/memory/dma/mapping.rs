@@ -179,8 +179,8 @@ impl Slot {
     fn mapping_with(&self, address: usize) -> Option<(usize, usize)> {
         let generation = self.generation.load(Ordering::SeqCst);
         let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
-        // Another thread may have reused this slot between the loads. The slot of the faulting mapping cannot
-        // be reused.
+        // If the generation has changed, another thread has reused this slot between the loads, and the values may
+        // not belong together. The slot can be skipped: the slot of the faulting mapping cannot be reused.
         let is_one = self.generation.load(Ordering::SeqCst) == generation && start > Self::CLAIMED;
         address.checked_sub(start).filter(|within| is_one && *within < len)?;
         Some((start, len))

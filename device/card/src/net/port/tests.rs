@@ -91,7 +91,8 @@ fn roce_packets_are_delivered() {
 fn changed_address_ends_flow() {
     let (mut port, mut out) = (port(), TxBatch::default());
     let mut frame = roce("rc_write_only");
-    // Only packets without a UDP checksum form a flow. The ICRC does not cover the checksum.
+    // Clear the UDP checksum, since only packets without one form a flow. The ICRC remains valid, since it does not
+    // cover the UDP checksum.
     frame[40..42].fill(0);
     assert_eq!(port.receive_in_flow(&frame, Offload::None), None);
     let first = port.receive(NOW, &frame, Offload::None, &mut out);

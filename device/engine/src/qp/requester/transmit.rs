@@ -109,7 +109,8 @@ impl Requester {
         self.credits.beyond(request.recv_seq) > 0 && recv_packet_index(request) == Some(self.next)
     }
 
-    /// Returns whether packet `end` is a probe that must wait until all packets before it are acknowledged.
+    /// Returns whether the packet with index `end` is a probe that must wait until all packets before it are
+    /// acknowledged.
     fn precedes_lone_probe(&self, request: &Request, end: u32) -> bool {
         self.credits.beyond(request.recv_seq) > 1 && recv_packet_index(request) == Some(end)
     }

@@ -116,7 +116,7 @@ impl Driver {
         driver
     }
 
-    /// Loads the module again, on a machine that keeps its state.
+    /// Loads the module again. The device and guest memory keep the state in which the previous driver left them.
     pub(super) fn probe_again(self) -> Self {
         Self::probe(self.machine)
     }

@@ -26,7 +26,8 @@ pub(super) struct Caps {
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
     pub(super) log_cqes: u32,
-    /// Log2 of the maximum message length of RC and UC QPs. The driver always writes 31.
+    /// Log2 of the maximum message length of RC and UC QPs. The public driver always writes 31, the
+    /// default here.
     pub(super) log_max_msg: u8,
 }
 
@@ -151,7 +152,8 @@ impl Program {
             (_, UD) => 5 << 5 | 11,
             _ => 3 << 5 | caps.log_max_msg,
         };
-        // The library's slots grow with inline data and may be larger than the size in the context.
+        // The slot size in the context is always 128 bytes. The library's slots grow with inline data and may be
+        // larger.
         (context[0x0d], context[0x0e]) = (7, 7);
         put32(&mut context, 0x10, self.uar);
         put32(&mut context, 0x14, driver.qpns.index(self.qpn));
@@ -265,7 +267,8 @@ impl Program {
             wqe.extend(remote_unit(rkey, va));
         }
         if let Some((qpn, qkey)) = wr.to {
-            // All ports have LID 1010h. The library leaves the address fields of the unit unwritten.
+            // The destination LID is 1010h, the LID of every port here. The library does not write the MAC and IP
+            // addresses in the unit, which keep stale bytes.
             let mut unit = [0xee; 48];
             unit[..4].copy_from_slice(&(1 << 24 | self.pd).to_le_bytes());
             unit[4..8].copy_from_slice(&[0, 0, 0x10, 0x10]);
