@@ -74,7 +74,7 @@ impl RunningGuest {
     /// Returns whether the daemon has exited or QEMU has lost its connection to the daemon. QEMU never reconnects.
     async fn has_lost_device(&self) -> bool {
         let control = {
-            // If the daemon is locked or missing, it is being stopped.
+            // If another task holds the daemon's lock or has taken the daemon, that task is stopping the daemon.
             let Ok(mut daemon) = self.daemon.try_lock() else { return false };
             let Some(daemon) = daemon.as_mut() else { return false };
             if !matches!(daemon.process().status(), Ok(None)) {

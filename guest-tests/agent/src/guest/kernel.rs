@@ -107,8 +107,8 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
             shell.args(["-c", command]);
             shell
         }
-        // Ctrl-C reaches only programs with a controlling terminal, and /dev/console cannot be one. cttyhack uses the
-        // terminal behind the console instead.
+        // Ctrl-C reaches only programs with a controlling terminal. /dev/console cannot be a controlling terminal, so
+        // cttyhack uses the terminal behind the console instead.
         None => {
             let mut shell = Command::new("/bin/busybox");
             shell.args(["setsid", "cttyhack", "/bin/sh"]);

@@ -52,7 +52,7 @@ impl Driver for Node {
 impl Driver for InProcess {
     async fn step<C: Call>(&mut self, _: Duration, step: C) -> Result<C::Answer> {
         let agent = self.0.clone();
-        // Ignore the limit, since steps that wait have their own.
+        // Ignore the limit, since steps that wait have their own limits.
         let run = move || agent.lock().unwrap_or_else(PoisonError::into_inner).call(step);
         Ok(tokio::task::spawn_blocking(run).await.context("the agent panicked")??)
     }

@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Number of messages that must have been sent before the server is stopped.
 const MESSAGES: u64 = 1000;
 
-/// Returns the commands on the page that run in guests, each with its guest's name.
+/// Returns the page's commands for guests. Each command comes with the name of the guest that runs it.
 fn commands() -> Vec<(&'static str, &'static str)> {
     let command = |line: &'static str| {
         let (guest, command) = line.trim().strip_prefix("guest-lab exec lab:")?.split_once(" -- ")?;

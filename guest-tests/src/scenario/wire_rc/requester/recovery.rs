@@ -129,7 +129,7 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that each retransmission is sent no earlier than the ACK timeout and no later than four times that (IBTA
+/// Checks that each retransmission is sent between one and four ACK timeouts after the previous transmission (IBTA
 /// 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);
