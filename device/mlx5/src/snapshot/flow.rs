@@ -89,8 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups on a page of rows that starts at position `from`: all groups that end at or after `from`. Each
-/// group comes with the number of its table and the first index of that table on the page.
+/// Returns the groups that end at or after `from`, the position at which a page of rows starts. Each group comes with
+/// the number of its table and the index in that table from which entries belong to the page.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
