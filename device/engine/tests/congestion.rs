@@ -140,7 +140,7 @@ fn marked_read_response_triggers_cnp() {
 }
 
 #[test]
-fn acks_datagrams_and_drops_do_not_trigger_cnp() {
+fn cnp_is_not_triggered_by_acks_datagrams_or_drops() {
     // An acknowledgement carries no data and does not trigger a CNP, even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));

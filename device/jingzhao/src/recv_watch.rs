@@ -2,8 +2,8 @@
 //!
 //! Receives are posted without a doorbell. Some lists of receive WQEs count as complete only once they have stayed
 //! unchanged for a while, the *settle time*. If the device did not check such a list until a message arrived, the peer
-//! would get an RNR NAK even for a receive posted long before. Such QPs are therefore polled until the maximum list
-//! length is known (see [`RecvQueue::watch`]).
+//! would get an RNR NAK even for a receive posted long before. A receive queue that can hold such lists is therefore
+//! polled until its maximum list length is known (see [`RecvQueue::watch`]).
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!

@@ -12,7 +12,7 @@ use super::event_queue::EventQueue;
 use super::qp::QueuePair;
 use super::resources::Resources;
 
-/// Bit set in the row index of every TPT range so that TPT ranges sort after those of the context tables.
+/// This bit is set in the row index of every TPT range, so that TPT ranges sort after those of the context tables.
 const TPT_ROWS: u64 = 1 << 63;
 
 impl Objects for Resources {

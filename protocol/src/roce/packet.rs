@@ -62,7 +62,8 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the packets that [`Packet::segments`] returns, as runs of packets that differ only in PSN and payload.
-    /// Each run consists of its first packet and the number of packets. All of them have the same length.
+    /// Each item contains the first packet of a run and the number of packets in the run. All packets in a run have the
+    /// same length.
     pub fn segment_runs(self, mtu: Mtu) -> impl Iterator<Item = (Self, u32)> {
         let count = self.segment_count(mtu);
         // Only the first and the last packet can have extension headers or be shorter than the path MTU.

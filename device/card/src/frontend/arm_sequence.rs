@@ -42,7 +42,8 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the first currently valid two-bit sequence number and the number of valid ones that follow it.
+    /// Returns the first two-bit sequence number that is currently valid, and how many of the numbers after it are also
+    /// valid.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;

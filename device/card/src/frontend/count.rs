@@ -35,7 +35,7 @@ impl<const MIN: u8, const MAX: u8> Count<MIN, MAX> {
     }
 }
 
-/// The schema contains only the range, not that counts are powers of two.
+/// The schema contains only the range. It does not express that counts are powers of two.
 impl<const MIN: u8, const MAX: u8> JsonSchema for Count<MIN, MAX> {
     fn schema_name() -> Cow<'static, str> {
         format!("Count{MIN}To{MAX}").into()

@@ -22,8 +22,8 @@ use protocol::roce::Imm;
 
 use super::super::machine::{Aim, LIDS, Machine};
 
-/// Memory mapped to ICM: the bus address of the doorbell records, and the ICM and bus addresses of the MTT. Each
-/// occupies one page.
+/// Memory mapped to ICM: the bus address of the doorbell records, and the ICM and bus addresses of the MTT. The
+/// doorbell records and the MTT occupy one page each.
 const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;

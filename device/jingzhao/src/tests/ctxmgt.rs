@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2 lists the context reads and writes that one SEND triggers in each side's units.
+/// Section 5.4.2 lists which units on each side read or write the context during one SEND.
 #[test]
 fn send_performs_documented_context_accesses() {
     let (mut a, mut b) = pair();

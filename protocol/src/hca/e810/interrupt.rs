@@ -14,7 +14,7 @@ layout! {
         @0[1]    clear_pending: bool,
         /// Triggers a software interrupt.
         @0[2]    trigger: bool,
-        /// Index of the interval to set to `interval`, or [`NO_INTERVAL`] to set none.
+        /// Index of the vector's interval that is set to the value in `interval`, or [`NO_INTERVAL`].
         [4:3]    interval_index: u8,
         /// Moderation interval, in units of [`INTERVAL_UNIT_US`].
         [16:5]   interval: u16,

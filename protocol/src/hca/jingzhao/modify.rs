@@ -1,8 +1,8 @@
 //! Context changes made by MODIFY_QP commands.
 //!
 //! The public driver sends a whole context image with every command. The image repeats the initial PSNs, and almost no
-//! bits in opt_param_mask are set. Drivers that follow the specification set a bit for each attribute that they change,
-//! and can send arbitrary values in the other fields. The following rules support both types of driver:
+//! bits in opt_param_mask are set. A driver that follows the specification sets a bit for each attribute that it
+//! changes, and can send arbitrary values in the other fields. The following rules support both types of driver:
 //!
 //! - RST2INIT copies the whole image.
 //! - Later transitions copy every accepted attribute whose mask bit is set, even if its value is zero.

@@ -129,7 +129,7 @@ mod tests {
 
     /// The names in the driver's headers suggest the opposite (section 20, M-26).
     #[test]
-    fn set_loopback_bits_allow_loopback_frames() {
+    fn setting_loopback_bits_allows_loopback_frames() {
         let context = TirContext { unicast_loopback: true, ..TirContext::default() };
         assert_eq!(context.emit()[0x24], 1);
         let context = TirContext { multicast_loopback: true, ..TirContext::default() };

@@ -1,4 +1,4 @@
-//! The sending side of RMPP: transfers tables to the guest.
+//! The sending side of RMPP, which transfers tables to the guest.
 
 use std::collections::VecDeque;
 use std::time::Duration;

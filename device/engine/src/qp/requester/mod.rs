@@ -59,8 +59,8 @@ struct Request {
     /// For a READ: whether any request packet covered only part of the message. If so, response sequences can start and
     /// end inside the message.
     is_chunked: bool,
-    /// Sequence number among messages that consume a receive request. If this message consumes none, this is the number
-    /// of the last earlier message that does.
+    /// Sequence number among messages that consume a receive request. A message that does not consume a receive request
+    /// has the number of the last earlier message that does.
     recv_seq: u32,
     /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
