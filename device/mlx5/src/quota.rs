@@ -89,7 +89,7 @@ impl Scarce {
 pub struct Owned {
     /// Number of objects of each kind that each user context owns. Zero counts are removed, which bounds the map.
     by_user: BTreeMap<(UserId, Scarce), usize>,
-    /// Number of objects of each kind that belong to any user context.
+    /// Number of objects of each kind that all user contexts together own.
     totals: BTreeMap<Scarce, usize>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. A page's
 //! number therefore determines whether stores to it trap. EQs have no doorbell record and need pages that trap.
-//! Software allocates their page before it creates any EQ. Until an EQ exists, the device therefore prefers pages that
-//! trap.
+//! Software allocates the page for EQ doorbells before it creates any EQ. Until an EQ exists, the device therefore
+//! prefers pages that trap.
 //!
 //! A driver for a processor with larger pages sets the UAR page size to the processor's page size. The BAR then holds
 //! fewer UAR pages. With mapped doorbells, the page size stays at 4 KiB, because the VMM has already mapped the range.

@@ -37,7 +37,7 @@ pub(super) struct Driver {
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
-    /// Rules that the planted bugs violate without failing the scenario.
+    /// Rules that the planted bugs violate. These violations do not make the scenario fail.
     pub(super) explained: &'static [Explained],
 }
 

@@ -491,8 +491,8 @@ impl Lan {
         self.receive.get_mut(usize::from(number))
     }
 
-    /// Raises a transmit queue's interrupt cause for `more` completed descriptors. If the cause is already pending,
-    /// adds to its count.
+    /// Adds `more` to the number of completed descriptors that a transmit queue's interrupt cause reports. Raises the
+    /// cause unless it is already pending.
     fn complete(&mut self, number: u16, more: u32) {
         let pending = self.causes.iter_mut().find_map(|cause| match cause {
             Cause::Transmit { queue, done } if *queue == number => Some(done),

@@ -125,7 +125,8 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, 
     Ok(UctxNumber { user }.emit().to_vec())
 }
 
-/// Destroys a user context and its objects. Objects still in use by another user's object pass to the kernel instead.
+/// Destroys a user context and its objects. An object that is still used by an object of the kernel or of another user
+/// is not destroyed. The kernel becomes its owner.
 pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Rejection> {
     let Call { resources, issi, setup, cx, user: by, .. } = call;
     if resources.users.rights(user).is_none() {
@@ -141,8 +142,8 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
         for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
-            // The command is rejected only if another user's object still uses this object, which then passes to the
-            // kernel.
+            // The command is rejected only if an object of the kernel or of another user still uses this object. The
+            // kernel then becomes its owner.
             let _ = on_resources(call, &command);
         }
     }

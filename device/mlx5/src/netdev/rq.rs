@@ -233,8 +233,8 @@ impl Rq {
             None => ([frame, &[]], None),
         };
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Drop an overlong frame without consuming the receive (section 16.2). After an error CQE, the driver would
-        // reset the RQ, so a peer with a larger MTU could stall the RQ.
+        // Drop an overlong frame without consuming the receive (section 16.2). An error CQE would make the driver
+        // reset the RQ, so a peer with a larger MTU could stall the RQ by sending such frames.
         if wqe.capacity() < len as u64 {
             return Err(RxError::TooLong);
         }

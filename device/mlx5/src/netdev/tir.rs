@@ -88,8 +88,8 @@ impl Tir {
         used
     }
 
-    /// Returns whether the TIR accepts frames from one of this device's SQs, with transport domain `from`. Section 20,
-    /// M-26: the loopback bits permit frames from the TIR's own domain.
+    /// Returns whether the TIR accepts a frame that one of this device's SQs has sent. `from` is the SQ's transport
+    /// domain. Section 20, M-26: frames from the TIR's own domain require a loopback bit.
     pub fn accepts_own(&self, from: TransportDomain, layers: &Layers) -> bool {
         let allowed = match layers.dst.is_multicast() {
             true => self.context.multicast_loopback,

@@ -168,7 +168,8 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // Once this many packets have matched, all packets of all messages have reached guest `b`.
+    // Wait until the rule has matched every packet of every message, that is, until the daemon of guest `b` has dropped
+    // or accepted each of them.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;
@@ -176,7 +177,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {
             ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
-            // Each lost message is missing at least one packet.
+            // A message is lost only if at least one of its packets is lost.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
                 "{arrived} messages arrived although {lost} packets were lost"

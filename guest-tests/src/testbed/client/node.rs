@@ -15,8 +15,8 @@ use crate::testbed::name::Target;
 use crate::testbed::node::NodeArgs;
 use crate::testbed::protocol::Description;
 
-/// Exit status if another guest has failed but this guest's command has not, the same as for a program killed by
-/// SIGTERM.
+/// Exit status if another guest has failed but this guest's command has not. A program killed by SIGTERM has the same
+/// exit status.
 const TERMINATED: u8 = 128 + 15;
 
 /// Arguments of [`super::Command::Node`].

@@ -1,4 +1,5 @@
-//! The task that `ci` and `node` run in their guests: a command in a copy of one of this machine's directories.
+//! The task that `ci` and `node` run in their guests. They copy a directory from this machine to each guest and run a
+//! command in the copy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
