@@ -4,7 +4,7 @@
 //! enabled moderation for a CQ, events for its successful SQ WQEs are therefore delayed until another event is written
 //! to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or a millisecond has passed. A frame and its
 //! reply then trigger one interrupt instead of two. After an event has timed out, its EQ's events are written
-//! immediately until an urgent one has been written.
+//! immediately until an urgent event has been written.
 //!
 //! # Spec
 //! mlx5 interface, section 9.1: moderation.

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub const MAX_EQS: u32 = 64;
-/// Speed of the Ethernet port that PTYS reports, in Gbit/s.
+/// Speed that PTYS reports for an Ethernet port, in Gbit/s.
 pub const GBPS: u16 = 100;
 /// Number of GIDs in an InfiniBand port's table.
 pub const GIDS: u8 = 8;
@@ -46,8 +46,8 @@ pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
-/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The Linux driver allocates one page for its
-/// EQs.
+/// Number of UAR pages whose doorbells always trap, even on a device with mapped doorbells. The Linux driver allocates
+/// one such page for its EQs.
 pub const TRAPPED_UARS: u32 = 16;
 
 /// Flow table limits. [`resources`](super::resources) lists how much memory they let a guest use.

@@ -1,7 +1,7 @@
 //! Command execution. Writing the last HCR word starts a command.
 //!
 //! Checks common to all commands are in [`Command::decode`]; each command family has its own file. A rejected command
-//! has no effect, unless the cause is an inaccessible outbox.
+//! has no effect, unless it was rejected because its outbox is not accessible.
 //!
 //! # Spec
 //! mthca interface, section 3.

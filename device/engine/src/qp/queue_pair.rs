@@ -252,8 +252,8 @@ impl Qp {
     }
 
     /// Handles a frame that carries several packets, each with at most `mtu` bytes of payload. The packets are handled
-    /// together if `mtu` is the QP's path MTU, they pass the checks in `admit`, and their PSNs are the next ones expected
-    /// (or, for responses, all outstanding). Otherwise, they are handled one by one.
+    /// together if `mtu` is the QP's path MTU, they pass the checks in `admit`, and their PSNs are the next expected
+    /// ones (or, for responses, all outstanding). Otherwise, they are handled one by one.
     pub(crate) fn handle_segments<H: Host>(
         &mut self,
         ctx: &mut Ctx<'_, H>,

@@ -11,7 +11,7 @@ use crate::vfio::{Arena, Bar, Device, PAGE};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
-    /// Whether a receive completed rather than a send.
+    /// Whether the completion belongs to a receive rather than a send.
     pub(super) is_receive: bool,
     pub(super) qpn: u32,
     /// The number that the driver assigned to the QP.

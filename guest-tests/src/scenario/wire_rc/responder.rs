@@ -96,7 +96,7 @@ fn psn_ahead(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
-    // Now that the gap is closed, the next one triggers a new NAK.
+    // Now that the first gap is closed, a second gap triggers a new NAK.
     let packets = link.send_message(3, &message(8));
     link.send_all(&packets)?;
     link.expect_acknowledge(1, syndrome::NAK_SEQUENCE, 1)

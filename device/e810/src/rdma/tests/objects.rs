@@ -128,8 +128,8 @@ fn group_accepts_reordered_modify_operations() {
         let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
-    // Two members join concurrently. The operation for the second member arrives first, and the one for the first
-    // member does not list the second.
+    // Two members join concurrently. The operation for the second member arrives first and lists both members. The
+    // operation for the first member arrives later and lists only the first member.
     assert!(perform(0x27, &[5, 6]).is_empty());
     assert_eq!(perform(0x26, &[5]), [5, 6]);
     // Both members leave concurrently. The operation for the first member arrives last.

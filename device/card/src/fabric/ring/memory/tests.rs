@@ -9,7 +9,7 @@ use super::*;
 
 const LEN: RingLen = RingLen(RingLen::MIN);
 
-/// Returns both ends of the creator's transmit ring and the shared memory.
+/// Returns the producer and the consumer of the creator's transmit ring, and the memory that contains the ring.
 fn pair() -> (Producer, Consumer, Arc<MmapRegion>) {
     let memory = Arc::new(MmapRegion::new(LEN.memory_len()).unwrap());
     let (producer, _) = ends(memory.clone(), LEN, Side::Creator).unwrap();
