@@ -141,8 +141,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Check only the last new range that starts before the old range ends. If it does not overlap the old range but
-        // an earlier new range does, the two new ranges overlap, and the loop above has already marked the later one.
+        // Checking the last new range that starts before the old range ends is enough. If an earlier new range overlaps
+        // the old range but this one does not, the earlier range also overlaps this one. The loop above has then
+        // already marked this one.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

@@ -1,7 +1,7 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
 //! Checks do not change the device's behaviour. A command is checked before it executes, while the objects that it
-//! removes still exist. Violations found in it are reported only if it succeeds, since a rejected command already
+//! removes still exist. The violations are reported only if the command succeeds, since a rejected command already
 //! returns an error status.
 //!
 //! Section 7.3: a doorbell record may be newer than the doorbell being checked, as stores to the BAR are posted. Only a

@@ -104,9 +104,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns the arm request in the doorbell record, or `None` if it has not changed since the last call. Section
-    /// 5.3: software increments the sequence number for every event that it receives. An unchanged record therefore
-    /// means that software has not received the last event yet.
+    /// Returns the arm request in the doorbell record, or `None` if the record contains no request for this queue or
+    /// still contains the last one. Section 5.3: software increments the sequence number for every event that it
+    /// receives. An unchanged request therefore means that software has not received the last event yet.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
@@ -114,8 +114,8 @@ impl CompletionQueue {
         (self.recorded.replace(arm) != Some(arm)).then_some(arm)
     }
 
-    /// Arms the queue. Section 7.6: if an entry of the requested kind is already unread, the event is raised
-    /// immediately.
+    /// Arms the queue. Section 7.6: if the queue already contains an unread entry of the requested kind, the event is
+    /// raised immediately.
     pub fn arm(&mut self, arm: &ArmCq) -> Notify {
         let (armed, is_there) = match arm.arm_for {
             Some(ArmFor::Any) => (Armed::Any, self.ring.ring().producer() != arm.consumer),

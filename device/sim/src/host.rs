@@ -132,7 +132,7 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of the SRQ. Memory accesses of requests that name the SRQ are checked against it.
+    /// Protection domain (PD) of the SRQ. Memory accesses of requests that name the SRQ are checked against this PD.
     pub pd: Pdn,
 }
 

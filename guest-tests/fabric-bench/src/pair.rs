@@ -52,7 +52,7 @@ pub(crate) struct Place<'a> {
     pub(crate) wire: Wire,
     /// Directory for recordings, if enabled.
     pub(crate) records: Option<&'a Path>,
-    /// Text between the fabric's and the device's name in the file names of recordings.
+    /// Text between the fabric prefix and the device name in the file names of recordings.
     pub(crate) infix: &'a str,
     /// Port of the first daemon's metrics, if enabled.
     pub(crate) metrics: Option<u16>,

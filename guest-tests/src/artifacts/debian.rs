@@ -250,7 +250,7 @@ pub(super) fn tools(cache: &Path, guest: Arch) -> Result<PathBuf> {
 }
 
 /// Returns the directory that contains the Python interpreter for compiling the Python modules of the system in `root`.
-/// If guests have this machine's architecture, `root` itself contains one that runs here.
+/// If guests have this machine's architecture, `root` itself contains an interpreter that runs here.
 pub(super) fn with_python<'a>(arch: Arch, tools: &'a Path, root: &'a Path) -> &'a Path {
     if arch == Arch::HOST { root } else { tools }
 }
@@ -331,8 +331,8 @@ pub(super) fn with_dpdk(cache: &Path, arch: Arch) -> Result<PathBuf> {
     with(cache, arch, &[PACKAGE], &[], &runs)
 }
 
-/// Returns the cache entry for the system with the packages `names` and the dependencies that `wanted` accepts. The
-/// packages `unstable` come from the unstable release, without dependencies.
+/// Returns the cache entry for the system with the packages listed in `names`, the dependencies that `wanted` accepts,
+/// and the packages listed in `unstable`. The latter come from the unstable release, without dependencies.
 fn with(
     cache: &Path,
     arch: Arch,

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 use super::apt::run;
 use super::packages::Unpacked;
 
-/// Compiles the modules of the system `root` to bytecode, using the Python interpreter in `tools`. Both must have the
-/// same Python version.
+/// Compiles the modules of the system in `root` to bytecode, using the Python interpreter in `tools`. The system and
+/// the interpreter must have the same Python version.
 ///
 /// # Errors
 /// Same as for [`compile`].

@@ -137,7 +137,8 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Runs all groups' traffic at least once and until `beside` has completed.
+    /// Runs all groups' traffic while `beside` runs. Each group repeats its traffic until `beside` has completed, but
+    /// runs it at least once.
     async fn round(&mut self, groups: &[Group], beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {

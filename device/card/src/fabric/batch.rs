@@ -313,7 +313,7 @@ pub(super) struct Run {
     pub(super) segment: usize,
     /// Total number of padding bytes.
     pub(super) padding: usize,
-    /// Whether padding lengthens the run, or would if the receiver accepted it.
+    /// Whether padding makes the run longer, or would make it longer if the receiver accepted padded frames.
     pub(super) is_paddable: bool,
 }
 

@@ -127,7 +127,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         true
     }
 
-    /// Replaces each owner with the result of `new_owner` or removes the owner's MACs if the result is `None`.
+    /// Replaces each owner with the result of `new_owner`. If the result is `None`, removes the owner's MACs.
     pub(super) fn map_owners(&mut self, new_owner: impl Fn(O) -> Option<O>) {
         self.entries.retain(|_, entry| match new_owner(entry.owner) {
             Some(owner) => {

@@ -8,8 +8,8 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! Records of events that a peer can trigger at any rate are rate-limited. A record with a `suppressed` field reports
-//! how many records were suppressed; see `repeats`.
+//! Records of events that a peer can trigger arbitrarily often are rate-limited. A record with a `suppressed` field
+//! reports how many records were suppressed; see `repeats`.
 //!
 //! Time is in seconds since 1970, as in captures. Mailbox fields have the prefix `in.` or `out.`; zero fields are
 //! omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
@@ -234,8 +234,8 @@ impl Trace {
         }
     }
 
-    /// Writes a record of an event that a peer can trigger at any rate, unless the event's group has exceeded its rate
-    /// limit. `fields` adds the fields that differ within the group.
+    /// Writes a record of an event that a peer can trigger arbitrarily often, unless the event's group has exceeded its
+    /// rate limit. `fields` adds the fields that differ within the group.
     pub fn record_repeated(&mut self, now: Instant, group: Group, fields: impl FnOnce(&mut dyn Visitor)) {
         if !self.filter.admits(group.kind) || self.store.path().is_none() {
             return;

@@ -129,7 +129,7 @@ impl ReceiveQueue {
                 self.tail = tail;
                 Ok(())
             }
-            // Drivers write tail 0 before enabling any queue, even one with ring length 0.
+            // Drivers write tail 0 before they enable a queue, so tail 0 is accepted even if the ring length is 0.
             Ok(0) => Ok(()),
             _ => Err(DriverError::TailBeyondRing),
         }

@@ -394,7 +394,7 @@ fn stale_receives_are_ignored_after_reset() {
 }
 
 #[test]
-fn queue_too_large_to_prepare_accepts_receives() {
+fn unprepared_large_queue_accepts_receives() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let mut queue = RecvQueue::new(options);
     let mem = Region::new(32 << 20);

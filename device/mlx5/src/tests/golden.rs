@@ -215,7 +215,7 @@ struct Session<'a> {
     queues: Queues,
     /// Number of command events so far.
     events: u32,
-    /// Number of doorbells so far. Seeds the data of the next messages.
+    /// Number of doorbells so far, which also selects the contents of the next messages.
     doorbells: u8,
 }
 

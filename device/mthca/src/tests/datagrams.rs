@@ -106,8 +106,8 @@ fn qp_may_send_to_itself() {
     assert_eq!(a.reap().len(), 2);
 }
 
-/// Attaches the QP to the group as the driver does, with MGID_HASH, READ_MGM and WRITE_MGM. The entry first lists
-/// `others` members that do not exist.
+/// Attaches the QP to the group as the driver does, with MGID_HASH, READ_MGM and WRITE_MGM. In the entry, `others`
+/// nonexistent members precede the QP.
 fn attach(user: &mut User, others: u32) {
     const VALID: u32 = 1 << 31;
     user.poke(INBOX, &GROUP);

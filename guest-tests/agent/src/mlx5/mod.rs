@@ -66,7 +66,7 @@ pub(crate) struct Mlx5 {
     data: (usize, usize),
     /// Queue pairs for messages to and from another function.
     queue_pairs: Option<QueuePairs>,
-    /// Channel to notify when the next step that receives messages has posted its first receives.
+    /// Notified as soon as the next `ReceiveOverMlx5` step has posted its first receives.
     posted: Option<Sender<()>>,
 }
 

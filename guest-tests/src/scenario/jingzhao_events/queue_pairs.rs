@@ -85,8 +85,8 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // In SQD, the device does not start new messages. This one waits until the QP returns to RTS, even after a receive
-    // is posted for it.
+    // In SQD, the device does not start new messages. The second message, posted here, waits until the QP returns to
+    // RTS, even after a receive is posted for it.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 

@@ -1,4 +1,5 @@
-//! Tests what commands do, not only which status they return: SQD while the send queue drains, and RESIZE_CQ.
+//! Tests what commands do, not only which status they return. Covers the transitions from SQD while the send queue
+//! drains, and RESIZE_CQ.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.11, 7.2 and 10.5.

@@ -14,8 +14,8 @@ use crate::report::Report;
 use crate::scenario::extent::Extent;
 use crate::testbed::kind::Device;
 
-/// Returns the programs to run between a client and a server. The full run uses all programs, as does the core run over
-/// untagged IPv4 unless `few` is set. Otherwise, the core run uses only a few.
+/// Returns the programs to run between a client and a server. The full run uses all programs. The core run uses all
+/// programs if the network is untagged IPv4 and `few` is not set. Otherwise, it uses only a few programs.
 const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Program] {
     match (extent, network, few) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,

@@ -434,7 +434,7 @@ pub(super) fn creators() -> Vec<Creator> {
             "new miss table",
             |to, from| to.group = FlowGroupId::new(from.table.get()),
             |world| {
-                // The command does not use the world's group. The field holds the number of the miss table instead.
+                // This command does not use a flow group, so `world.group` holds the number of the miss table.
                 let miss = FlowTableId::new(world.group.get());
                 let context = table_context(3, Some(miss));
                 let fields = FlowTableFields::MISS;
