@@ -154,8 +154,8 @@ impl Directory {
             }
         }
         let mut entries = entries.to_vec();
-        // If an address has several names, it belongs to the name with a configured MAC, so that the MAC stays reserved
-        // for it.
+        // If several names resolve to the same address, the name with a configured MAC takes precedence. The MAC then
+        // stays reserved for that address.
         entries.sort_by_key(|entry| entry.mac.is_none());
         Self { entries, hosts, services, peers: BTreeMap::new() }
     }

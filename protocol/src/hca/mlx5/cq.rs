@@ -51,7 +51,7 @@ layout! {
         @0x00[18]     break_moderation: bool,
         /// Whether overruns are ignored instead of reported.
         @0x00[17]     ignore_overrun: bool,
-        /// When the moderation period starts. Ignored by this device.
+        /// Which event starts the moderation period. Ignored by this device.
         @0x00[16:15]  period_mode: u8,
         /// Whether the device may compress CQEs. This device never does.
         @0x00[14]     compression: bool,
@@ -141,7 +141,7 @@ bitflags! {
         const COUNT = 1 << 1;
         /// Whether to ignore overruns. For [`CqChange::Resize`]: the page size.
         const IGNORE_OVERRUN = 1 << 2;
-        /// When the moderation period starts.
+        /// Which event starts the moderation period.
         const PERIOD_MODE = 1 << 4;
         const _ = !0;
     }

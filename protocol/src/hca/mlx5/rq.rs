@@ -32,7 +32,7 @@ layout! {
     pub struct RqContext[0xf0] big_endian {
         /// Whether key 0 addresses guest memory directly.
         @0x00[31]     reserved_lkey: bool,
-        /// Whether C-TAGs stay in the frame. Otherwise, they are reported only in the CQE.
+        /// Whether C-TAGs stay in the frame. If not, they are reported only in the CQE.
         @0x00[28]     keep_vlan: bool,
         /// A value of [`RqMemory`].
         @0x00[27:24]  memory: u8 => RqMemory::word,
