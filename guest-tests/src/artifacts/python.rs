@@ -1,5 +1,5 @@
-//! Compiles Python modules to bytecode, as maintainer scripts would. Otherwise, a Python program in an emulated guest
-//! would spend seconds on compilation, and on a read-only file system it would do so at every start.
+//! Compiles Python modules to bytecode, as maintainer scripts would. Without the bytecode, a Python program in an
+//! emulated guest would spend seconds on compilation, and on a read-only file system it would do so at every start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
