@@ -83,7 +83,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// Whether the fabric is full. If so, the worker waits for the fabric's descriptor to become writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// No clients are accepted before this time.
+    /// If set, the worker does not accept clients until this time.
     accept_after: Option<Instant>,
     client: Option<Client>,
     /// Number of clients so far.
@@ -92,7 +92,8 @@ pub struct Worker<F: Frontend, N: Fabric> {
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
-    /// A second client, which waits until `accept_after`.
+    /// A second client, already accepted. It waits for the current client to disconnect, but at most until
+    /// `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
     busy_poll: BusyPoll,
@@ -218,7 +219,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Answering the calls may have consumed the wake-up of a shutdown request. Check for one now.
+                // Answering the calls may have consumed the wake-up of a shutdown request. Check for a request now.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -419,7 +420,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         thread::sleep(sleep.min(left));
         self.poll(ready, Some(Duration::ZERO))?;
         let has_work = !ready.events.is_empty() || self.fabric.has_frames() || self.hca.has_doorbells();
-        // If there is work, it may have arrived at the start of the sleep, so the sleep counts as zero.
+        // If there is work, it may have arrived at the start of the sleep. Then the thread would hardly have slept
+        // without coalescing, so record a sleep of length 0.
         self.busy_poll.slept(if has_work { Duration::ZERO } else { sleep });
         Ok(has_work)
     }

@@ -70,7 +70,8 @@ reasons! {
     WrongDestination wrong_destination,
     /// The datagram's Q_Key does not match.
     WrongQkey wrong_qkey,
-    /// The request's PSN is ahead of the expected PSN. On UC, the packet does not continue a message in progress.
+    /// RC and XRC: the request's PSN is ahead of the expected PSN. UC: the packet neither begins a message nor
+    /// continues the message in progress.
     OutOfSequence out_of_sequence,
     /// The request's PSN is behind the expected PSN, but the request was never executed, or its result is no longer
     /// stored.

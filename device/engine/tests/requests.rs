@@ -96,7 +96,7 @@ fn opcode_sequence_is_enforced() {
             if legal.contains(&code) {
                 assert_eq!(pair.snapshot(B).state, State::Rts, "{operation:?} after {open:?}: {answers:?}");
             } else {
-                // These packets are valid in the sequence, but name a key that peers may not invalidate.
+                // The opcodes of these packets are valid here, but peers are not permitted to invalidate the key.
                 let invalidates =
                     matches!((open, code), (None, 0x17) | (Some(O::SendFirst | O::SendMiddle), 0x16));
                 let code = if invalidates { "RemoteAccess" } else { "InvalidRequest" };

@@ -26,8 +26,8 @@ const INDEX: u32 = 0xff_ffff;
 #[error("completion lost: {fault}")]
 pub struct LostEntry {
     pub fault: Fault,
-    /// Whether this is the queue's first loss, the only one to raise an event. After it, the queue does not accept any
-    /// more entries.
+    /// Whether this is the queue's first loss. Only the first loss raises an event. Later entries are lost as well,
+    /// because the queue no longer accepts any.
     pub first: bool,
 }
 

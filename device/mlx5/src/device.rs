@@ -297,8 +297,8 @@ impl Frontend for Mlx5 {
             capabilities: 0x0251_0a68,
             // Section 14.1: the port is always open; no command opens it.
             opened_by_software: false,
-            // Section 14.1: mlx5_ib expects the firmware to answer performance MADs, but answers ClassPortInfo itself,
-            // with zeros.
+            // Section 14.1: the agents answer performance MADs even if the driver listens. mlx5_ib itself would answer
+            // a request for ClassPortInfo with a header of zeros.
             always_answers_perf: true,
         })
     }

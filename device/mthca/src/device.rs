@@ -143,8 +143,8 @@ impl Mthca {
             name: |code| Op::from_code(code).map(Op::name),
             describe: trace::describe_command,
             reported_status: |status| status,
-            // Even in normal operation, the driver issues commands for device-local memory, which this device does not
-            // have, and sends MADs that do not get a response. The device rejects both.
+            // The device rejects commands for device-local memory, which it does not have, and MADs that do not get a
+            // response. The driver issues both even in normal operation, so they do not deserve a warning.
             expected: &[CmdStatus::NoLocalMemory, CmdStatus::BadPacket],
         };
         let Self { state, strict, setup, .. } = self;

@@ -282,7 +282,7 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         // New threads are permitted, but not new processes. clone3 is not listed because its arguments are in memory,
-        // which a filter cannot inspect. A libc that tries it first falls back to clone.
+        // which a filter cannot inspect. If clone3 fails with ENOSYS, a libc uses clone instead.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
         // Signals and resource limits are permitted only for this process.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),

@@ -65,9 +65,9 @@ impl Agent {
         Response { id: 0, result }.into_answer::<C>()
     }
 
-    /// Registers a channel that the next [`ReceiveOverMlx5`](wire::ReceiveOverMlx5) step notifies after its first posts or,
-    /// if no ConnectX is open, the next [`Traffic`](wire::Traffic) step. The peer can wait for the notification before it
-    /// sends.
+    /// Registers a channel to notify when the next [`ReceiveOverMlx5`](wire::ReceiveOverMlx5) step has posted its first
+    /// receives. If no ConnectX is open, the next [`Traffic`](wire::Traffic) step notifies the channel instead. The
+    /// peer can wait for the notification before it sends.
     ///
     /// # Errors
     /// Fails if no device is open.

@@ -1,7 +1,7 @@
 //! Schedules scenarios. Some must run alone, and the others run in parallel.
 //!
-//! A guest needs its CPUs mainly while booting and then mostly waits, so a single scenario uses little more than one
-//! CPU.
+//! A guest needs its CPUs mainly while booting and then mostly waits. A single scenario therefore uses little more than
+//! one CPU. Parallel scenarios use the other CPUs.
 
 use std::num::NonZeroUsize;
 

@@ -61,7 +61,8 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         .with_env_filter(filter)
         .with_writer(line::Lines::to(writer, config.format))
         .with_ansi(false)
-        // By default, internal errors are written directly to standard error, and a failed write panics.
+        // By default, `tracing_subscriber` writes its own errors directly to standard error and panics if the write
+        // fails.
         .log_internal_errors(false);
     let (set, filter): (_, Box<SetFilter>) = match config.format {
         LogFormat::Text => {

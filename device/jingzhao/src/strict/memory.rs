@@ -20,7 +20,7 @@ pub(super) fn sw2hw_mpt(view: View<'_>, strict: &Strict, mpt: &Mpt, found: &mut 
         found.add(&KEY_REUSE, format!("SW2HW_MPT reuses key {}", mpt.key));
     }
     if let Some(entries) = mtt_entries(&region(mpt)) {
-        // Check no more entries than one WRITE_MTT can write, which is enough to detect a driver that omitted the
+        // Check at most as many entries as one WRITE_MTT can write. This is enough to detect a driver that omitted the
         // command.
         let missing =
             entries.clone().take(mtt::MAX_ENTRIES).find(|entry| (&regions.mtt).page(*entry).is_none());

@@ -244,7 +244,7 @@ fn trace_lists_fields_of_strided_layout() {
 
 /// If an access through a list fails, strict mode reports which key in the list denied it.
 #[test]
-fn trace_names_listed_key_that_denied_access() {
+fn strict_mode_reports_listed_key_that_denied_access() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.hca.set_strict(true);
     let written = Written::default();

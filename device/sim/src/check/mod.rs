@@ -73,7 +73,7 @@ pub struct Checker<'a> {
     queues: BTreeMap<usize, SharedQueue>,
     /// Current P_Keys of both sides of each pair.
     pkeys: Vec<[Pkey; 2]>,
-    /// P_Key of the packet being delivered, if from another partition.
+    /// P_Key of the packet being delivered, if the packet belongs to another partition.
     foreign_pkey: Option<Pkey>,
     /// Time from which the network no longer loses, duplicates or reorders packets.
     clean_from: Instant,
@@ -269,8 +269,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks at the end of the run that, for a QP in ERR whose requests the engine's owner flushes, the engine has
-    /// fetched no more requests than necessary.
+    /// Checks a QP at the end of the run. If the QP is in ERR and the engine's owner flushes its requests, the engine
+    /// must not have fetched more of them than necessary.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };
         self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))

@@ -9,8 +9,9 @@
 //! - HOT: the target of overlapping WRITEs, which reveal wrong ordering;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
-//! Each protection domain of a node also has a CELLS region, with the words that all its queue pairs use for atomics. A
-//! pair also has keys for parts of these regions. Such a key is valid until a work request or the peer invalidates it.
+//! Each protection domain of a node also has a CELLS region. Its words are the targets of atomics by all queue pairs of
+//! the domain. A pair also has keys for parts of these regions. Such a key is valid until a work request or the peer
+//! invalidates it.
 
 pub(crate) mod draw;
 mod keys;
@@ -103,8 +104,8 @@ pub struct Work {
     pub psn: Psn,
     /// Send requests in posting order.
     pub ops: Vec<Op>,
-    /// Receive requests in posting order. On RC, the n-th receive request receives the peer's n-th message that
-    /// consumes one.
+    /// Receive requests in posting order. Some of the peer's messages consume a receive request. On RC, the n-th such
+    /// message consumes the n-th receive request.
     pub recvs: Vec<Recv>,
 }
 
@@ -156,7 +157,7 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// Layout of the GRH area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, in their initial states, each with its side. Each is used in only one life.
+    /// Keys that work requests can modify, as pairs of side and initial state. Each key is used in only one life.
     pub keys: Vec<(usize, Key)>,
 }
 

@@ -23,8 +23,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// appended.
 const PING_PONG: &str = "ibv_rc_pingpong -d $HCAD_RDMA_DEVICE -c -n 500";
 
-/// Waits until guest `a` stops answering pings to the IP address of its RDMA device and then answers them again. Then
-/// waits until this guest's own link has gone down more than once.
+/// Runs in guest `b`. Waits until guest `a` stops answering pings to the IP address of its RDMA device and then answers
+/// them again. Then waits until the link of guest `b` has gone down more than once.
 const LOST_AND_BACK: &str = r#"
 answers() { ping -c 1 -W 1 "$HCAD_RDMA_IP_A" >/dev/null; }
 until answers; do sleep 0.1; done

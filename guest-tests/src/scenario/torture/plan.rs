@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Range of the pause before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of durations for disturbances that are not instantaneous, in milliseconds. Even two in a row end before a
-/// requester exhausts its retries ([`super::RETRY_TIME`]) and loses its connection.
+/// Range of durations for disturbances that are not instantaneous, in milliseconds. Even two disturbances in a row end
+/// before a requester exhausts its retries ([`super::RETRY_TIME`]) and loses its connection.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

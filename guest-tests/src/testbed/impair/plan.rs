@@ -140,8 +140,8 @@ fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
     }
 }
 
-/// Separates the guests for which `is_near` returns true from all others. As broadcast and multicast frames do not
-/// identify their receivers, the receiving side drops the frames.
+/// Separates the guests for which `is_near` returns true from all others. The receivers drop the frames by sender. The
+/// senders cannot do this, since broadcast and multicast frames do not identify their receivers.
 fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for guest in 0..macs.len() {

@@ -182,7 +182,7 @@ macro_rules! commands {
                     }
                     $(Self::$name(..) => $output::parse(&padded(output)).describe(to),)*
                 }
-                // The addresses of the pages that MANAGE_PAGES returns follow the fixed part.
+                // In the output of MANAGE_PAGES, the page addresses follow the fixed part.
                 if let (Self::ManagePages(..), Some(pages)) = (self, output.get(ManagedPages::LEN..)) {
                     Pages::parse(pages).show("pages", to);
                 }
