@@ -1,4 +1,4 @@
-//! The list of device interfaces. No other code names all of them.
+//! The list of device interfaces, the only place in the code where all of them appear.
 
 #[cfg(test)]
 mod sketch;

@@ -614,7 +614,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 
 impl Client {
     /// Watches the client for requests or, if replies are pending, for socket buffer space. A paused client is
-    /// deregistered, since `epoll` reports a closed peer even if no events are requested.
+    /// deregistered. Otherwise, `epoll` would keep reporting a closed peer, even with no events requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,

@@ -89,7 +89,7 @@ reasons! {
     /// The packet has an invalid opcode, opcode sequence or length (UC, UD), or is an acknowledgement with a payload
     /// (RC, XRC).
     Malformed malformed,
-    /// The request is invalid, is not allowed by the QP, or specifies an SRQ that it may not use. On RC and XRC, the
+    /// The request is invalid, is not allowed by the QP, or specifies an SRQ that it must not use. On RC and XRC, the
     /// QP moves to ERR.
     InvalidRequest invalid_request,
     /// The R_Key does not permit the access: the key is unknown, lacks the permission or does not cover the range.

@@ -52,7 +52,7 @@ fn ready(receives: u64) -> Pair {
 /// or atomics inside a message.
 #[test]
 fn opcode_sequence_is_enforced() {
-    // Each case lists the last packet of the incomplete message, if any, and the opcodes that are valid next.
+    // Each case consists of the last packet of the incomplete message, if any, and the opcodes that are valid next.
     let cases: [(Option<O>, &[u8]); 5] = [
         (None, &[0x00, 0x04, 0x05, 0x06, 0x0a, 0x0b, 0x0c, 0x13, 0x14]),
         (Some(O::SendFirst), &[0x01, 0x02, 0x03]),

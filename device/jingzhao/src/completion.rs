@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_cqe_has_last_packets_opcode_and_immediate_data() {
+    fn receive_cqe_has_immediate_and_opcode_of_last_packet() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //

@@ -7,9 +7,9 @@
 //! coalesces interrupts.
 //!
 //! Coalescing would only slow down a request-response load, but the thread cannot distinguish such a load from one that
-//! benefits. Both consist of single messages with short sleeps in between. The thread therefore runs a trial. After
-//! many short sleeps with few messages each, the thread coalesces a few times. It ends the trial early if almost
-//! nothing accumulates, and otherwise compares the message rates. If coalescing is not faster, the next trial is
+//! benefits. Both kinds of load consist of single messages with short sleeps in between. The thread therefore runs a
+//! trial. After many short sleeps with few messages each, the thread coalesces a few times. It ends the trial early if
+//! almost nothing accumulates, and otherwise compares the message rates. If coalescing is not faster, the next trial is
 //! delayed, and each failed trial doubles the delay. If it is faster, the rates are compared again every second,
 //! because the load may change.
 

@@ -396,7 +396,7 @@ impl GuestMemory {
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
         let found =
             self.map.locate(iova.get()).filter(|found| !self.blocked && allowed(found.permissions))?;
-        // `following` does not count the byte at `iova` itself.
+        // `following` counts only the bytes after the one at `iova`.
         if (len as u64).checked_sub(1)? > found.following {
             return None;
         }

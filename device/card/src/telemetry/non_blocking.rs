@@ -25,7 +25,7 @@ const MAX_WAITING: usize = 4 << 20;
 /// Buffer capacity kept while nothing is waiting.
 const KEPT: usize = 64 << 10;
 
-/// A writer that queues complete lines for a separate thread.
+/// A writer that puts whole lines into a queue, which a separate thread writes out.
 #[derive(Debug)]
 pub struct NonBlockingWriter {
     shared: Arc<Shared>,

@@ -432,7 +432,7 @@ impl Responder {
 /// Returns the request context: the identity for memory accesses, and the queue of the receive request.
 ///
 /// # Errors
-/// Fails if an XRC request specifies an SRQ that it may not use, or has a reserved opcode and specifies none.
+/// Fails if an XRC request specifies an SRQ that it must not use, or has a reserved opcode and specifies none.
 fn request_context<H: Host>(
     core: &Core,
     ctx: &Ctx<'_, H>,

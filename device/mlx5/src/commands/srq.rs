@@ -21,7 +21,7 @@ use crate::srq::{Context, SharedReceiveQueue};
 use crate::umem::Umems;
 use crate::uses::Object;
 
-/// Value of `op_mod` that makes an arm command set the limit.
+/// The only supported `op_mod` of an arm command: set the limit.
 const ARM_LIMIT: u16 = 1;
 
 pub(super) fn create_rmp(

@@ -81,7 +81,7 @@ async fn permanent(user: &User) -> Result<()> {
         // The congested profile has three rules, and each of the other profiles has one.
         ensure!(rules.len() == PERMANENT.len() + 2, "{rules:?}");
         let has_hit = |rule: &&Value| rule["hits"].as_u64().is_some_and(|hits| hits > 0);
-        // The congested profile drops few frames. Its drop rule may not have been applied yet.
+        // The congested profile drops so few frames that its drop rule may have had no hits so far.
         ensure!(rules.iter().filter(has_hit).count() > PERMANENT.len(), "{rules:?}");
     }
     user.run(&["down", "trouble"]).await?.succeeded()

@@ -45,7 +45,7 @@ pub(super) struct Step<K> {
     pub(super) length: Duration,
 }
 
-/// A sequence of disturbances. Each kind occurs once, in random order, before kinds are drawn at random.
+/// A sequence of disturbances. At first, each kind occurs once, in random order. Later, every kind is drawn at random.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,

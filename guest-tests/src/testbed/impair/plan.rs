@@ -155,8 +155,8 @@ fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
 
 /// Draws an episode that starts after `end`.
 fn random(rng: &mut ChaCha8Rng, end: Duration, macs: &[String]) -> Episode {
-    // Draw every value in every episode, even if its profile does not use it. Later values then do not depend on the
-    // profile.
+    // Draw the same values for every episode, including those that its profile does not use. The values drawn for later
+    // episodes then do not depend on this profile.
     let pause = rng.random_range(PAUSE_MS);
     let profile = Profile::ALL[rng.random_range(0..Profile::ALL.len())];
     let length = rng.random_range(LENGTH_MS);

@@ -5,8 +5,8 @@
 //!
 //! The available copy of the CtxMgt document is incomplete. It lacks the payloads for Requester Recv Control and
 //! Execution Engine, and the words beyond 192 bits for Requester Trans Control (the PD and L_Key of the EQ, and the
-//! MSI-X vector). None of these are implemented. The document names the types and opcodes of engine requests without
-//! numbering them; the numbers are from the public RTL.
+//! MSI-X vector). None of these are implemented. The document does not give the numbers of the types and opcodes of
+//! engine requests. The numbers used here are from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.

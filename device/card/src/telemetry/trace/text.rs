@@ -92,7 +92,7 @@ impl Visitor for TextLine<'_> {
     }
 }
 
-/// Writes a single word without quotes and any other text in quotes.
+/// Writes text in quotes, unless it is a single word.
 fn word_or_quoted(line: &mut String, text: &str) {
     let plain = |c: char| c.is_ascii_graphic() && c != '"';
     if !text.is_empty() && text.chars().all(plain) {

@@ -139,7 +139,8 @@ const CASES: &[Case] = &[
     (&WQE_INDEX, |net| {
         let (wqe, uar) = (bytes(net, 9), net.uar);
         post(net, &wqe);
-        // If software rings the doorbell with two 4-byte stores, the device does not see the WQE's index.
+        // Store only the second half of the doorbell, which does not contain the WQE's index. The wrong index is then a
+        // violation only in the WQE.
         net.driver.ring(uar, driver::SEND + 4, &wqe[4..8]);
         net.driver.frames();
     }),
