@@ -4,8 +4,8 @@
 //! removes still exist. Findings are reported only if the command succeeds, since a rejected command already returns an
 //! error status.
 //!
-//! Section 5.2: memory may be newer than the doorbell being checked, as stores to BARs are posted. Only a value older
-//! than the doorbell is a violation.
+//! Section 5.2: memory may be newer than the doorbell being checked, as stores to BARs are posted. Only a value in
+//! memory that is older than the doorbell is a violation.
 //!
 //! # Spec
 //! mthca interface; [`rules`] cites the sections.

@@ -127,8 +127,8 @@ fn attributes(
 }
 
 /// Finds values that are set in the mailbox but not copied to the context by the command. PSNs are not compared,
-/// because the public driver repeats the initial PSNs in every command. Neither are the state and the service type,
-/// which later commands do not copy from the mailbox.
+/// because the public driver repeats the initial PSNs in every command. The state and the service type are not compared
+/// either, because commands after the first do not copy them from the mailbox.
 fn unnamed(number: Qpn, transition: Transition, next: &Qpc, mailbox: &Qpc, found: &mut Findings) {
     if matches!(transition, Transition::ToErr | Transition::ToRst) {
         return;

@@ -92,12 +92,12 @@ fn record_may_be_ahead_of_doorbells() {
     }
     assert_eq!(queue.accept_doorbell(&doorbell(0, 1, SEND, 32), Some(3)), Ok(true));
     assert_eq!(drain(&mut queue, &mem).len(), 3);
-    // The doorbells for the second and third WQEs arrive only now. The record read along with a doorbell may be older
-    // than the doorbell.
+    // The doorbells for the second and third WQEs arrive only now. They have no effect, even if the record that is read
+    // along with them is outdated.
     assert_eq!(queue.accept_doorbell(&doorbell(1, 1, SEND, 32), Some(3)), Ok(false));
     assert_eq!(queue.accept_doorbell(&doorbell(2, 1, SEND, 32), Some(1)), Ok(false));
     assert_eq!(queue.take(&mem), Fetch::Empty);
-    // A doorbell that is newer than the record takes effect.
+    // A doorbell for a new WQE takes effect, even with an outdated record.
     post(&mem, 3, WRITE, &write());
     assert_eq!(queue.accept_doorbell(&doorbell(3, 1, WRITE, 48), Some(2)), Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE + 384, WRITE)]);

@@ -93,7 +93,7 @@ pub struct Op {
 #[derive(Clone, Debug)]
 pub struct Recv {
     pub areas: Vec<Area>,
-    /// Error status of this request's completion, if its message must be rejected.
+    /// Error status of this receive request's completion, if the message that consumes it must be rejected.
     pub fails: Option<Status>,
 }
 
