@@ -22,7 +22,7 @@ pub const DEVICE_VSIS: u32 = 768;
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind. A rule's list number is ten bits wide, and number 0 is not assigned.
 pub const MAX_LISTS: u16 = 1023;
-/// Number of guaranteed flow director filters, shared by all functions.
+/// Number of flow director filters of the device, both guaranteed and best-effort.
 pub const DEVICE_FILTERS: u32 = 1024;
 /// Number of guaranteed flow director filters per function, and also the number of best-effort filters. `ice` warns if
 /// both are 0.

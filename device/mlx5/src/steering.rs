@@ -32,7 +32,7 @@ use super::numbered::Numbered;
 #[derive(Debug)]
 pub struct Steering {
     tables: Numbered<Box<Table>>,
-    /// Numbers of the groups in all tables.
+    /// Allocated group numbers, which are unique across all tables.
     groups: Numbered<()>,
     root: Option<FlowTableId>,
     counters: Numbered<Counter>,
@@ -164,8 +164,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Destroys a table. The root may also be destroyed. On unload, the driver destroys its last table while that table
-    /// is the root.
+    /// Destroys a table, which may be the root. On unload, the driver destroys its last table while it is still the root.
     ///
     /// # Errors
     /// Fails if the table does not exist, has groups, or is a destination or miss table.

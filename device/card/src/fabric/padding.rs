@@ -120,7 +120,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn padding_has_absolute_and_relative_limit() {
+    fn padding_has_absolute_and_relative_limits() {
         assert!(is_small(4158, 4174) && is_small(314, 330) && is_small(330, 330));
         assert!(!is_small(4150, 4174), "at most 20 bytes");
         assert!(!is_small(122, 138), "at most a sixteenth of the frame");

@@ -220,8 +220,9 @@ impl RingFabric {
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
         } else if !self.macs.learn(now, source.mac, owner) {
-            // The MAC belongs to another member, whose next frame must end the claim that this sender has just made.
-            // Frames from a cached source do not reach `learn`, so remove the MAC from the cache.
+            // The MAC belongs to another member, and `learn` has just recorded this sender's claim to it. The owner's next
+            // frame must cancel the claim, but frames from a cached source do not reach `learn`. Remove the MAC from the
+            // cache.
             self.last = self.last.filter(|(last, ..)| last.mac != source.mac);
             Foreign::Mac
         } else {

@@ -19,7 +19,7 @@ pub(super) enum Class {
 }
 
 /// Classifies a frame that came from the fabric and is not for the NIC (`Port::is_for_nic` is false). `has_mac` returns
-/// whether a MAC is one of the port's additional MACs, besides that of `own`.
+/// whether the port also owns a MAC other than `own.mac`.
 pub(super) fn classify(
     ether: &EtherFrame<'_>,
     own: &Identity,

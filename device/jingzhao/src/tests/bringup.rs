@@ -75,7 +75,7 @@ fn bringup_succeeds_at_both_hcr_addresses() {
 }
 
 #[test]
-fn documented_page_table_is_written_in_order() {
+fn example_mtt_entries_are_stored_in_order() {
     let mut machine = probe(0);
     machine.ok(Op::WriteMtt, 0, 5, &dump(WRITE_FIVE, 0x60));
     let expected: Vec<u8> = (1..=5u64).flat_map(|n| (0x2_0000_0000 + n * 0x1000).to_be_bytes()).collect();

@@ -27,7 +27,7 @@ strict_rules! {
     DOORBELL_WQE "doorbell_wqe" "7.2";
     /// A WQE copied to a send doorbell register, although the device does not support BlueFlame.
     BLUE_FLAME "blue_flame" "6.1, 7.2";
-    /// More blocks posted than the send queue has, counting WQEs that have not completed.
+    /// More blocks in use than the send queue has. The blocks of a WQE are in use until it completes.
     SQ_OVERRUN "sq_overrun" "11";
     /// More requests posted than a receive queue has entries.
     RQ_OVERRUN "rq_overrun" "12.1, 12.2";

@@ -18,7 +18,7 @@ pub(super) struct Completion {
     pub(super) user_index: u32,
     /// Index of the WQE.
     pub(super) index: u16,
-    /// Number of bytes received. The field is not defined for a SEND or an RDMA WRITE.
+    /// Number of bytes received. Undefined in the requester's completion of a SEND or an RDMA WRITE.
     pub(super) len: u32,
     /// Syndrome, or 0 for success.
     pub(super) syndrome: u8,

@@ -135,7 +135,7 @@ impl Arena {
         unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Ordering::Release);
     }
 
-    /// Stores a word as [`Arena::store_word`] does, before the doorbell that announces it.
+    /// Like [`Arena::store_word`], but also orders the store before the doorbell that follows.
     pub(crate) fn publish_word(&self, offset: usize, value: u32) {
         self.store_word(offset, value);
         // The doorbell that follows is a store to uncached memory. Order it after this store, as a driver does.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::testbed::node::Node;
 use crate::testbed::protocol::{receive, send};
 
-/// How long the guests may take to connect, and then to boot.
+/// Timeout for connecting to the first guest, and again for waiting until all guests have booted.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How long a connection may take to send its first message.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);

@@ -36,7 +36,7 @@ pub struct Here {
     /// Environment variable to set, or to copy from this command's environment (repeatable)
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
     environment: Vec<Variable>,
-    /// Boot even if this machine lacks the library for the RDMA device or the program to run
+    /// Boot even if the program to run, or the RDMA device's library, is missing on this machine
     #[arg(long)]
     no_check: bool,
     /// Collect console output, kernel messages, logs, traces and captures in this directory

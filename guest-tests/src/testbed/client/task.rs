@@ -82,7 +82,7 @@ pub(super) fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the files in a directory, without the directory `excluded`, take up at most `limit` bytes in total.
+/// Returns whether the files in `folder`, not counting those in `excluded`, take up at most `limit` bytes in total.
 fn fits(folder: &Path, excluded: Option<&Path>, limit: u64) -> Result<bool> {
     let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
     let excluded = excluded.and_then(|path| path.canonicalize().ok());

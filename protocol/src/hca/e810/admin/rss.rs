@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of table, which a VSI context encodes differently.
+    /// Returns the kind of table. The encoding differs from the one in a VSI context.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,
