@@ -10,7 +10,7 @@ use super::command::{Commands, Function, Op};
 use super::completion::Completions;
 use super::objects::{CONTEXT, KEY_BYTE, NONE, Objects, READ_AND_WRITE, create_cq, with_pages};
 use super::qp::{Fields, Peer, QueuePair};
-use super::work_queue::{QueueMemory, Receives, Segment, Sends, send_doorbell};
+use super::work_queue::{QueueMemory, Receives, SEGMENT, Segment, Sends, send_doorbell};
 use crate::error::bad_step;
 use crate::vfio::{Arena, Device, PAGE};
 use crate::wire::{ConnectMlx5Qps, CreateMlx5Qps, Remote};
@@ -137,10 +137,12 @@ impl QueuePairs {
         Segment { key: self.key(), address: DATA_VA, len }
     }
 
-    /// Returns the memory that all messages of `len` bytes arrive in.
-    pub(super) fn destination(&self, len: u32) -> Segment {
+    /// Returns each queue pair's receive queue entry, for messages of `len` bytes. `stride` is the distance in bytes
+    /// between the destinations of two consecutive queue pairs.
+    pub(super) fn entries(&self, len: u32, stride: u32) -> Vec<[u8; SEGMENT]> {
         let Remote { va, rkey } = self.remote();
-        Segment { key: rkey, address: va, len }
+        let addresses = (0..).map(|index: u64| va + index * u64::from(stride)).take(self.pairs.len());
+        addresses.map(|address| Segment { key: rkey, address, len }.emit()).collect()
     }
 
     /// Returns the address and rkey of the memory that messages arrive in, for the peer's RDMA WRITEs.

@@ -46,8 +46,7 @@ impl Mlx5 {
     /// Sends messages on several queue pairs. When a message completes, its queue pair posts the next batch if there is
     /// room for all of it.
     pub(crate) fn send_over(&mut self, step: &SendOverMlx5) -> Result<Mlx5Streamed> {
-        let others = u64::from(step.remote_stride) * u64::from(step.qps.saturating_sub(1));
-        self.halves(u32::try_from(others + u64::from(step.len)).unwrap_or(u32::MAX))?;
+        self.check_destinations(step.qps, step.remote_stride, step.len)?;
         let mut content = vec![0; step.len as usize];
         pattern::fill(step.seed, 0, &mut content);
         self.arena.write(self.data.0, &content);
@@ -102,8 +101,8 @@ impl Mlx5 {
 
     /// Sends messages on queue pairs that are connected to themselves. All receives are posted first.
     pub(crate) fn send_to_self(&mut self, step: &SendToSelfMlx5) -> Result<Mlx5Streamed> {
-        let SendToSelfMlx5 { qps, count, len, seed } = *step;
-        let receive = ReceiveOverMlx5 { qps, count, len, depth: count };
+        let SendToSelfMlx5 { qps, count, len, stride, seed } = *step;
+        let receive = ReceiveOverMlx5 { qps, count, len, depth: count, stride };
         let send =
             SendOverMlx5 { qps, count, len, depth: count, batch: count, seed, ..SendOverMlx5::default() };
         let flows = self.post_receives(&receive)?;
@@ -114,20 +113,20 @@ impl Mlx5 {
 
     /// Posts the first receives. Returns the progress of each queue pair.
     fn post_receives(&mut self, step: &ReceiveOverMlx5) -> Result<Vec<Flow>> {
-        self.halves(step.len)?;
+        self.check_destinations(step.qps, step.stride, step.len)?;
         let Self { arena, queue_pairs, .. } = self;
         let queue_pairs = opened(queue_pairs)?;
         ensure!(
             (1..=2 * queue_pairs.depth).contains(&step.depth),
             bad_step(format!("a receive queue has room for 1 to {} receives", 2 * queue_pairs.depth))
         );
-        let entry = queue_pairs.destination(step.len).emit();
+        let entries = queue_pairs.entries(step.len, step.stride);
         let pairs = first(&mut queue_pairs.pairs, step.qps)?;
         let mut flows: Vec<_> =
             pairs.iter().map(|pair| Flow::new(pair.qp.qpn, pair.receives.next())).collect();
-        for (pair, flow) in pairs.iter_mut().zip(&mut flows) {
+        for ((pair, flow), entry) in pairs.iter_mut().zip(&mut flows).zip(&entries) {
             for _ in 0..step.depth.min(step.count) {
-                pair.receives.post(arena, &entry);
+                pair.receives.post(arena, entry);
                 flow.posted += 1;
             }
         }
@@ -138,13 +137,15 @@ impl Mlx5 {
     fn await_receives(&mut self, step: &ReceiveOverMlx5, mut flows: Vec<Flow>) -> Result<()> {
         let Self { arena, queue_pairs, .. } = self;
         let queue_pairs = opened(queue_pairs)?;
-        let entry = queue_pairs.destination(step.len).emit();
+        let entries = queue_pairs.entries(step.len, step.stride);
         let QueuePairs { pairs, receive_completions, .. } = queue_pairs;
         let outstanding = flows.iter().map(|flow| flow.posted as usize).sum();
         let left = step.count as usize * flows.len();
         poll(arena, receive_completions, (left, outstanding), |completion| {
             let index = completion.user_index as usize;
-            let (Some(pair), Some(flow)) = (pairs.get_mut(index), flows.get_mut(index)) else {
+            let (Some(pair), Some(flow), Some(entry)) =
+                (pairs.get_mut(index), flows.get_mut(index), entries.get(index))
+            else {
                 return Err(foreign(completion));
             };
             flow.complete(completion, true)?;
@@ -155,10 +156,16 @@ impl Mlx5 {
             if flow.posted == step.count {
                 return Ok(0);
             }
-            pair.receives.post(arena, &entry);
+            pair.receives.post(arena, entry);
             flow.posted += 1;
             Ok(1)
         })
+    }
+
+    /// Checks that the destinations of all queue pairs are inside the copy buffer.
+    fn check_destinations(&self, qps: u32, stride: u32, len: u32) -> Result<()> {
+        let others = u64::from(stride) * u64::from(qps.saturating_sub(1));
+        self.halves(u32::try_from(others + u64::from(len)).unwrap_or(u32::MAX)).map(drop)
     }
 
     /// Compares the memory in which messages arrive with the content of a message.

@@ -13,7 +13,7 @@ use crate::wire::Remote;
 /// Length in bytes of a block of the send queue. Every WQE of this driver fits into one block.
 const BLOCK: usize = 64;
 /// Length in bytes of a data segment, and of a receive queue entry, which consists of one data segment.
-const SEGMENT: usize = 16;
+pub(super) const SEGMENT: usize = 16;
 
 /// Memory of a queue pair: the receive queue, directly followed by the send queue, and the doorbell record.
 #[derive(Clone, Copy, Debug)]

@@ -148,6 +148,8 @@ pub struct ReceiveOverMlx5 {
     pub len: u32,
     /// Number of receives posted in advance, per queue pair.
     pub depth: u32,
+    /// Distance in bytes between the destinations of two consecutive queue pairs.
+    pub stride: u32,
 }
 
 /// Sends messages on the first `qps` queue pairs, each of which is connected to itself, and receives them there.
@@ -159,6 +161,8 @@ pub struct SendToSelfMlx5 {
     pub count: u32,
     /// Length of a message in bytes, at most half the size of the copy buffer.
     pub len: u32,
+    /// Distance in bytes between the destinations of two consecutive queue pairs.
+    pub stride: u32,
     /// Seed of the content, which is the same for all messages.
     pub seed: u64,
 }

@@ -149,8 +149,8 @@ impl Station {
         self.arrives(|step| (step.len, step.parts) = (8 << 20, 2048)).await
     }
 
-    /// Sends on several queue pairs at once. Each is connected to itself, because there is no second function, and writes
-    /// to memory of its own.
+    /// Sends on several queue pairs at once. Each is connected to itself, because there is no second function, and has a
+    /// destination of its own.
     async fn many_queue_pairs(&mut self) -> Result<()> {
         const QPS: u32 = 16;
         const DEPTH: u32 = 128;
@@ -175,16 +175,20 @@ impl Station {
             };
             self.node.vm.call_within(LIMIT, send).await?;
             for qp in 0..QPS {
-                self.verify(qp * STRIDE, len).await.with_context(|| format!("queue pair {qp}"))?;
+                self.verify(qp * STRIDE, len).await.with_context(|| format!("WRITEs on queue pair {qp}"))?;
             }
         }
         // The receive queues wrap around as well.
         for len in [64, 4097] {
             for _ in 0..5 {
                 self.seed += 1;
-                let send = SendToSelfMlx5 { qps: QPS, count: DEPTH, len, seed: self.seed };
+                let send = SendToSelfMlx5 { qps: QPS, count: DEPTH, len, stride: STRIDE, seed: self.seed };
                 self.node.vm.call_within(LIMIT, send).await?;
-                self.verify(0, len).await.context("SENDs")?;
+                for qp in 0..QPS {
+                    self.verify(qp * STRIDE, len)
+                        .await
+                        .with_context(|| format!("SENDs on queue pair {qp}"))?;
+                }
             }
         }
         Ok(())
