@@ -56,11 +56,11 @@ impl ModuleList {
         self.add_object(name, object)
     }
 
-    /// Compares the version string in a user-supplied module with that of the kernel's modules to check whether the
-    /// kernel would load it.
+    /// Checks whether the kernel would load a user-supplied module, by comparing the module's version string with that
+    /// of the kernel's own modules.
     ///
     /// # Errors
-    /// Fails if the file is not a module or if the version strings differ.
+    /// Fails if the file is not a module or if the version strings do not match.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {

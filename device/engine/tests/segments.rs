@@ -206,7 +206,7 @@ fn read_response_carries_up_to_32_kib() {
     assert_eq!(pair.bytes(A, 0, 50_000), pair.bytes(B, 0, 50_000));
 }
 
-/// If a retransmission starts in the middle of an earlier frame, it ends where that frame ended.
+/// If a retransmission starts in the middle of an earlier frame, its first frame ends where the earlier frame ended.
 #[test]
 fn retransmitted_frame_ends_at_same_packet() {
     let mut pair = pair();

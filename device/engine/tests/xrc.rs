@@ -373,7 +373,7 @@ fn invalid_srq_nak_requires_expected_psn() {
     for srqn in [UNKNOWN, OTHER_DOMAIN] {
         inject(&mut pair, B, O::SendOnly, at(0), Some(srqn), Ext::None, &[1; 10]);
         assert_eq!(pair.flow(), ["B Acknowledge 0x101 msn2"]);
-        // A duplicate READ is executed again only if its SRQ still permits it.
+        // A duplicate READ that names one of these SRQs is dropped instead of executed again.
         inject(&mut pair, B, O::ReadRequest, at(1), Some(srqn), reth(10), b"");
         assert_eq!(pair.flow(), [""; 0]);
     }

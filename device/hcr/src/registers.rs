@@ -1,4 +1,5 @@
-//! The host command register (HCR). It is seven words long, and a write to the last one starts a command.
+//! The host command register (HCR). It is seven words long. A write to the last word starts a command if the go bit is
+//! set.
 
 use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;

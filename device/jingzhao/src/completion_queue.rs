@@ -84,8 +84,8 @@ impl CompletionQueue {
     }
 }
 
-/// Returns the buffer that a context describes. A start outside the region is ignored; the vendor's document marks the
-/// start field as unused (J-49).
+/// Returns the buffer that a CQ's context describes. A start outside the region is ignored, because the vendor's
+/// document marks the start field of a CQ as not used yet (J-49).
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }

@@ -12,7 +12,7 @@ pub struct Counters {
     pub taken: u16,
 }
 
-/// Error for a doorbell record that covers more units than the queue has.
+/// Error for a doorbell record that announces more waiting units than the queue has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
@@ -22,7 +22,7 @@ pub enum Advance {
     More,
     /// The record contains the same counter as before, or an implausible counter that has already been reported.
     Nothing,
-    /// The counter is ignored because it covers more units than the queue has.
+    /// The counter is ignored because it announces more waiting units than the queue has.
     TooMany,
 }
 

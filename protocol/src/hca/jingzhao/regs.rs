@@ -1,4 +1,5 @@
-//! Registers in BAR0: the reset register, init_done, and the host command register (HCR), which has two addresses.
+//! Registers in BAR0: the host command register (HCR), the reset register, and init_done. The HCR and the reset
+//! register have two offsets each.
 //!
 //! All registers are 32-bit little-endian words. [`writes`] and [`read`] split guest accesses into words, and
 //! [`Register::at`] decodes the address of a word.
