@@ -14,12 +14,12 @@ import sys
 sys.dont_write_bytecode = True
 from check_words import ROOT, TEST, comments, rust_files
 
-# Files with fewer words in comments say too little about the language.
+# Minimum number of words in a file's comments. A reader cannot rate the language of a file with fewer words.
 LEAST_WORDS = 30
 
 
 def main():
-    """Draws and prints."""
+    """Draws files and test names, and prints them."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--files", type=int, default=40)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks captures with Wireshark's dissector. It must dissect every UDP packet to port 4791 as InfiniBand with a known
-# opcode, without malformed parts or unknown data. With --from, checks only packets from this MAC address. This is for
+# opcode, without malformed parts or unknown data. With --from, checks only packets from the given MAC address, for
 # captures in which the other side violates the protocol on purpose.
 set -euo pipefail
 packets='udp.dstport == 4791'
