@@ -20,7 +20,7 @@ struct Interface {
     sections: BTreeSet<String>,
     /// Prefix of the labels of decisions or traps, such as "J-", and all existing labels, such as "J-11".
     marks: (&'static str, BTreeSet<String>),
-    /// Sections without a "Decides:" line.
+    /// Sections without a "Decides:" line, which names the source that a section follows.
     undecided: Vec<String>,
 }
 

@@ -154,7 +154,7 @@ fn frame_is_retransmitted_in_full_after_rnr_nak() {
 }
 
 /// IBTA 9.7.7.2: once the credits are used up, only a single packet may be outstanding, as a probe. The probe is the
-/// packet that needs a new receive request, which is the first packet of the message here.
+/// packet that needs a new receive request. Here, that is the first packet of the message.
 #[test]
 fn probe_for_credits_is_sent_alone() {
     let mut pair = pair();

@@ -1,5 +1,5 @@
-//! Fuzzes the parsers of the `udp` fabric for padding messages and RoCE packet lengths. Trimming must remove exactly
-//! the padding.
+//! Fuzzes two functions of the `udp` fabric: one parses padding messages, and the other trims padded RoCE frames.
+//! Trimming must remove exactly the padding.
 
 use card::fabric::padding::{MAX_PADDING, can_pad, trim};
 use card::fabric::udp::Message;

@@ -1,4 +1,4 @@
-//! Options for software that departs from the document.
+//! Device options, many of which are for software that departs from the vendor's interface document.
 
 use card::frontend;
 use engine::RemoteAccess;

@@ -4,9 +4,10 @@ use card::memory::queue::QueueMemory;
 use hcr::entry_ring::LEN;
 use protocol::ids::Lkey;
 
-/// Returns the offset of a queue's first entry from the start of the region `key`. The document defines the context
-/// field `start` as an address in the region. An offset into the region is also accepted, as it is for work queues. If
-/// the queue fits under both interpretations, `start` is taken as an address. Returns `None` if it fits under neither.
+/// Returns the offset of a queue's first entry from the start of the region `key`. The vendor's document defines the
+/// field `start` of an EQ's context as an address in the region, and marks that of a CQ's context as not used yet. An
+/// offset into the region is also accepted, as it is for work queues. If the queue fits under both interpretations,
+/// `start` is taken as an address. Returns `None` if the queue fits under neither.
 ///
 /// # Spec
 /// Interface document, tables 3-2-28 and 3-2-33; JingZhao interface, sections 4.4 and 4.5 (J-49).

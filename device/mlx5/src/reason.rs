@@ -16,7 +16,7 @@ pub const NO_CQ: IgnoreReason = IgnoreReason::guest_bug("no_cq");
 pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
 /// The QP cannot send in its current state.
 pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
-/// The doorbell record covers more blocks than the send queue has.
+/// The doorbell record announces more waiting blocks than the send queue has.
 pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
 /// The driver owns the command slot.
 pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned");

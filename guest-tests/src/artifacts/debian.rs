@@ -255,8 +255,8 @@ pub(super) fn with_python<'a>(arch: Arch, tools: &'a Path, root: &'a Path) -> &'
     if arch == Arch::HOST { root } else { tools }
 }
 
-/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. It needs libraries
-/// that the stable release lacks, so it cannot be installed in the stable system.
+/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. The newest rdma-core
+/// needs libraries that the stable release lacks, so it cannot be installed in the stable system.
 pub(super) fn newest(cache: &Path, arch: Arch) -> Result<PathBuf> {
     let tools = tools(cache, arch)?;
     let digest = digest(INSTALL_FOR_TESTS.iter().chain(WITHOUT).copied());

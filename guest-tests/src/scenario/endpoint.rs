@@ -66,7 +66,7 @@ pub(super) trait Endpoint {
     fn ip(&self) -> IpAddr;
 
     /// Returns whether the device writes a datagram's IP header into the GRH area, as RoCE devices do. InfiniBand
-    /// devices fill it only if a GRH arrived.
+    /// devices fill the area only if a GRH arrived.
     fn writes_ip_header(&self) -> bool {
         true
     }

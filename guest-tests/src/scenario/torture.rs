@@ -15,8 +15,8 @@
 //!
 //! Disturbances run in independent lanes: one for each pair of guests, one for the clients, and one for hcad-a. Each
 //! lane executes a plan ([`plan`]) drawn from the seed. Some disturbances destroy one end of the lane's connection, and
-//! the other end must then report the loss. All others must leave the connection intact. Any other effect is a failure,
-//! regardless of its cause.
+//! the other end must then report the loss. All other disturbances must leave the connection intact. Any other effect
+//! is a failure, regardless of its cause.
 
 mod account;
 mod clients;
@@ -52,7 +52,7 @@ const ACK_TIMEOUT: u8 = 18;
 const RETRY_TIME: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 5;
-/// Additional time to finish disturbances in progress and, on a slow host, to get to those that have not occurred yet.
+/// Additional time to finish disturbances in progress and, on a slow host, to run each kind that has not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
 /// Maximum number of times to read the daemons' resources until two successive readings agree.

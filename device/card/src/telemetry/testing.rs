@@ -12,7 +12,7 @@ use super::trace::{Trace, TraceFormat};
 pub struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Written {
-    /// Creates a trace to this output, with a fixed clock.
+    /// Creates a trace that writes to this output and has a fixed clock.
     pub fn trace(&self, format: TraceFormat) -> Trace {
         Trace::new(Box::new(self.clone()), Path::new("test"), format, "hca1")
             .with_clock(|| Duration::from_micros(1_500_000))

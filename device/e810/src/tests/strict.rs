@@ -1,5 +1,5 @@
-//! Tests of strict mode. Each violation is reported only under the name of its rule, and a correct driver is never
-//! reported.
+//! Tests of strict mode. Each violation is reported only under the name of its rule, and a correct driver triggers no
+//! reports.
 
 use card::telemetry::monitor::Rule;
 use card::vfio::Bar;

@@ -292,7 +292,7 @@ pub(crate) fn number(op: Op, choice: u8) -> u32 {
     }
 }
 
-/// Returns the MPT entry for a key. The entry covers a queue's pages or the data region's.
+/// Returns the MPT entry for a key. The entry covers the pages of a queue or of the data region.
 fn region(index: u32) -> Vec<u8> {
     let (flags, start, len, entry) = match index {
         CQ_KEY => (Mpt::LOCAL, 0, 0x1000, 0),

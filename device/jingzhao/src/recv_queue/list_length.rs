@@ -24,8 +24,8 @@ impl MaxListLength {
 
     /// Records a list of `units` elements that is complete without a terminator. It has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // If a longer list was found earlier, this one should have ended with a terminator. If software never writes
-        // terminators, the maximum stays unknown.
+        // A list that is shorter than an earlier one should have ended with a terminator. This software apparently
+        // writes no terminators, so the maximum becomes unknown again.
         *self = if units < self.at_least {
             Self::default()
         } else {

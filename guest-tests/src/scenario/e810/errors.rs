@@ -173,8 +173,8 @@ async fn wrong_key(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Checks that requests posted after an error are flushed (IBTA volume 1, section 10.3.1.8). The program does not move
-/// the QP to the error state itself: libirdma would then request the flush (section 14.2).
+/// Checks that requests posted after an error are flushed (IBTA volume 1, section 10.3.1.8). The program must not move
+/// the QP to the error state itself, because libirdma would then request the flush (section 14.2).
 async fn posted_afterwards(pair: &mut Pair) -> Result<()> {
     const SENDS: usize = 5;
     let ends = Ends::open(pair).await?;

@@ -1,5 +1,5 @@
-//! Connects each station to every other, as in a round-robin tournament. In each round, every station has a partner,
-//! and all pairs run concurrently.
+//! Connects all pairs of stations, as in a round-robin tournament. In each round, every station has a partner, and the
+//! pairs of the round run concurrently.
 
 use std::net::IpAddr;
 

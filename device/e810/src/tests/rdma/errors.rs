@@ -255,8 +255,8 @@ fn wait_us(pair: &mut Pair, us: u64) {
     pair.b.bus.advance(later);
 }
 
-/// Section 13.2: `rdma_cm` connections set an RNR timer of 655 ms, but the context has no field for it. The timers that
-/// the device sends instead grow, so that five retries cover more than 200 ms.
+/// Section 13.2: `rdma_cm` connections set an RNR timer of 655 ms, but the context has no field for it. Instead, the
+/// device sends a timer that grows with each RNR NAK, so that five retries cover more than 200 ms.
 #[test]
 fn receive_posted_200_ms_late_succeeds() {
     let mut pair = Pair::new(QpKind::Rc, |context| context.rnr_retry = 5);

@@ -358,8 +358,8 @@ fn bound_type_2_window_cannot_be_rebound() {
     assert_eq!(failure(&mut pair.b, 2), (0x114, 5, request));
 }
 
-/// Section 14.1, code 0x104: only the queue pair that bound a type 2 window may use it. This applies to the
-/// peer's requests and to the owner's WQEs.
+/// Section 14.1, code 0x104: only the queue pair that bound a type 2 window may use it. This applies to requests
+/// from the peer and to WQEs posted on the window's own device.
 #[test]
 fn type_2_window_is_restricted_to_binding_qp() {
     const OTHER: Qpn = Qpn::new(7);

@@ -10,8 +10,8 @@ use crate::scenario::nic::roce::{DEVICE, Gid, gid_index};
 use crate::scenario::nic::station::Station;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
-/// The group's address. Its Ethernet address is derived from the last four bytes. The first four bytes are different,
-/// so using them by mistake makes the test fail.
+/// The group's address. Its Ethernet address is derived from the last four bytes. The first four bytes differ from
+/// them, so a derivation from the wrong bytes makes the test fail.
 const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
 /// Destination QP number of multicast datagrams.
 const GROUP_QPN: u32 = 0xff_ffff;
