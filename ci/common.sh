@@ -1,5 +1,5 @@
-# Sourced by the scripts in ci. Changes to the repository's directory, and checks that the programs needed by the script
-# are installed.
+# Sourced by the scripts in ci. Makes the repository's root the working directory, and checks that the programs needed
+# by the script are installed.
 #
 # A script lists the programs that it runs, with their Debian packages, in comment lines that start with "Needs:". Every
 # script needs a C compiler that can link, and the programs that the lab uses to download and unpack packages.
@@ -177,15 +177,15 @@ report_build() {
             echo "   $((SECONDS - $2)) s: $(grep -c '^ *Downloaded ' "$1" || :) crates downloaded"
             continue
         fi
-        # Once crates are downloaded, cargo can list them. The total is approximate, because crates that build scripts
-        # also use are compiled twice.
+        # Once crates are downloaded, cargo can list them. The total is approximate, because a crate is compiled twice
+        # if a build script also uses it.
         [ -n "$all" ] || all=$(cargo tree --offline -p device -p hcactl -p guest-tests -e normal,build --prefix none 2>/dev/null |
             cut -d' ' -f1,2 | sort -u | wc -l)
         echo "   $((SECONDS - $2)) s: $compiled of about $all crates compiled"
     done
 }
 
-# Builds the programs that are shipped or measured. Link-time optimisation takes minutes.
+# Builds the programs that are shipped or measured. This takes minutes because of link-time optimisation.
 build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }

@@ -17,7 +17,7 @@ FULL = (
     f"<domain type='kvm' xmlns:qemu='{QEMU[1:-1]}'><memoryBacking><hugepages/></memoryBacking>"
     "<qemu:commandline><qemu:arg value='-s'/></qemu:commandline></domain>"
 )
-# Like hcad, it keeps running. It exits once its directory is deleted.
+# The stand-in creates a socket and keeps running, as hcad does. It exits once its directory is deleted.
 HCAD = """#!/usr/bin/env python3
 import os, socket, time
 path = os.environ["HCAD_FOLDER"] + "/hcad.sock"

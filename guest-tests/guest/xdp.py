@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 
-# x86-64's number of bpf(2), and values of linux/bpf.h and linux/if_link.h
+# The system call number of bpf(2) on x86-64, and constants from linux/bpf.h and linux/if_link.h.
 BPF, PROG_LOAD, LINK_CREATE, PROG_TYPE_XDP, ATTACH_XDP, DRIVER_MODE = 321, 5, 28, 6, 37, 4
 DROP, PASS, TX = 1, 2, 3
 
