@@ -1,7 +1,7 @@
 //! Device state, used by register accesses and admin commands.
 //!
 //! Every reset drops the state in [`function`](super::function). The link settings and the DDP package survive a
-//! function reset. The flash and the LAN statistics survive every reset.
+//! function reset that the driver requests (PFR). The flash and the LAN statistics survive every reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -21,7 +21,7 @@ use super::pf_config::PfConfig;
 pub(super) struct State {
     pub(super) setup: Setup,
     pub(super) nvm: Nvm,
-    /// DDP package, which survives a function reset.
+    /// DDP package, which survives a function reset that the driver requests.
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
@@ -45,8 +45,8 @@ impl State {
         }
     }
 
-    /// Drops the function's VSIs, rules and queues. Called for "clear PF configuration" (02A4) and for resets
-    /// that the driver requests.
+    /// Drops the function's VSIs, rules, queues and RDMA objects. Called for "clear PF configuration" (02A4) and for
+    /// resets that the driver requests.
     pub(super) fn clear_configuration(&mut self, cx: &mut Context<'_>) {
         self.function.rdma.reset(&self.setup, cx);
         cx.port.set_rdma(false);
@@ -71,8 +71,9 @@ impl State {
         self.package = Package::default();
     }
 
-    /// Executes a reset of the whole PCI function, which also drops the DDP package and the link settings. The caller
-    /// also resets the engine and the port.
+    /// Resets the device to its power-on state, after a PCI function-level reset or when the client disconnects. Unlike
+    /// [`State::reset_function`], this also drops the DDP package and the link settings. The caller also resets the
+    /// engine and the port.
     pub(super) fn reset(&mut self) {
         self.lan.reset();
         self.function = Function::new(&self.setup);

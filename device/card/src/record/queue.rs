@@ -38,7 +38,7 @@ struct State {
     chunks: VecDeque<Vec<u8>>,
     /// Number of bytes in all chunks, including those being written.
     waiting: usize,
-    /// Maximum value of `waiting`.
+    /// Once `waiting` exceeds this value, the next entry ends the recording.
     room: usize,
     spare: Vec<Vec<u8>>,
     cache: DedupCache,
@@ -67,7 +67,7 @@ pub(super) struct Batch {
 }
 
 impl Queue {
-    /// Creates a queue that holds at most `room` bytes.
+    /// Creates a queue that accepts entries until more than `room` bytes are waiting.
     pub(super) fn new(room: usize) -> Self {
         let state = State {
             chunks: VecDeque::new(),

@@ -16,7 +16,7 @@ pub struct ReplaySource {
     began: Option<u64>,
     input: Option<Input<'static>>,
     stop: Option<Stop>,
-    /// Outputs of the device as text, if requested.
+    /// Outputs of the device and changes to the memory mapping, as text, if requested.
     log: Option<Vec<String>>,
 }
 
@@ -75,12 +75,13 @@ impl ReplaySource {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
 
-    /// Starts logging the device's outputs as text; see [`ReplaySource::take_log`].
+    /// Starts logging, as text, the device's outputs and the memory that the client maps and unmaps; see
+    /// [`ReplaySource::take_log`].
     pub fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// Returns the outputs logged since the last call.
+    /// Returns the text logged since the last call.
     pub fn take_log(&mut self) -> Vec<String> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -108,7 +109,8 @@ impl ReplaySource {
         })
     }
 
-    /// Returns the next step, or `None` if the recording has ended or an output of the last step is missing.
+    /// Returns the input of the next step. Returns `None` if the replay has stopped: the recording has ended, or the
+    /// outputs of the current step differ from the recorded ones or are incomplete.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {

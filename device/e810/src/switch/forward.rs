@@ -223,8 +223,8 @@ impl FrameFields {
     }
 }
 
-/// Returns a frame's VLAN ID, or 0 if it is untagged or priority-tagged. In single VLAN mode, the switch parses
-/// customer tags only.
+/// Returns the VLAN ID in a frame's outer customer tag, or 0 if the frame has no such tag or is priority-tagged. A
+/// service tag is ignored, because the device is in single VLAN mode, in which the switch parses only customer tags.
 fn vid(layers: &Layers) -> u16 {
     match layers.outer_tag {
         Some(tag) if tag.kind == TagKind::Customer => tag.tci.vid(),

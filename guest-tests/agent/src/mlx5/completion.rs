@@ -82,7 +82,7 @@ impl Completions {
         }))
     }
 
-    /// Discards the completions of a QP that has been reset.
+    /// Discards all unread completions. Called when the only QP that uses this queue has been reset.
     pub(super) fn drain(&mut self, arena: &Arena) {
         while matches!(self.next(arena), Ok(Some(_))) {}
     }
