@@ -29,7 +29,8 @@ fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// The responder may also drop the packets that follow the refused one, so an RNR retry sends only a few.
+/// If the responder refuses the retried packet again, it also drops the packets that follow. An RNR retry therefore
+/// sends only a few packets.
 #[test]
 fn rnr_retry_sends_at_most_eight_packets() {
     let mut pair = Pair::new();

@@ -115,7 +115,7 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to `peer`, which is on HCA `peer_id` or, if that is `None`, on the default peer.
+    /// Connects a queue pair to the queue pair `peer` of HCA `peer_id` or, if `peer_id` is `None`, of the default peer.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [

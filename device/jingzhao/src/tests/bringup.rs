@@ -101,7 +101,7 @@ fn sw2hw_eq_stores_context_and_hw2sw_eq_zeroes_it() {
 #[test]
 fn write_mtt_writes_at_most_508_entries() {
     let mut machine = probe(0);
-    // Only entry 507 is nonzero. Each group stores four entries in reverse order, which puts it in the first slot of
+    // Only entry 507 is nonzero. Each group stores four entries in reverse order, so entry 507 is in the first slot of
     // group 126.
     let mut inbox = vec![0; 0x1000];
     inbox[0x20 + 126 * 0x20 + 6] = 0x30;

@@ -34,8 +34,8 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     *function = Function::Disabled;
 }
 
-/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device. A driver that recovers from a failure does not
-/// send TEARDOWN_HCA first.
+/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device, because a driver that recovers from a failure
+/// does not send TEARDOWN_HCA first.
 pub(super) fn enable(
     function: &mut Function,
     setup: &Setup,

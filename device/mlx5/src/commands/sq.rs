@@ -93,8 +93,8 @@ fn check_objects(resources: &Resources, context: &SqContext) -> Result<(), Rejec
     }
 }
 
-/// Changes the state of an SQ. The current state in the input is ignored. It may be out of date if the SQ has just
-/// failed.
+/// Changes the state of an SQ. The current state in the input is ignored, because it may be out of date if the SQ has
+/// just failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Rejection> {
     let netdev = &mut call.resources.netdev;
     let sq = netdev.sq_mut(modify.sqn).ok_or_else(|| unknown(modify.sqn))?;

@@ -10,7 +10,7 @@ use crate::mkey::Mkeys;
 
 /// The data of a frame and the position of the next byte to read.
 ///
-/// A frame's WQE has at most 61 data and inline segments.
+/// The list of pieces is bounded, because a frame's WQE has at most 61 data and inline segments.
 #[derive(Debug)]
 pub struct Gather {
     initiator: Initiator,

@@ -156,8 +156,8 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // The RNR retry count and the timeout can each be at either end of a byte (interface document, J-14). This
-        // driver uses the upper bits.
+        // The RNR retry count and the timeout can be in either the upper or the lower bits of their bytes (interface
+        // document, J-14). This driver uses the upper bits.
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));

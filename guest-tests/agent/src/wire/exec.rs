@@ -78,7 +78,8 @@ pub enum ToGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
     Started,
-    /// The command could not be started. The lab also sends this frame to its user if the guest has stopped responding.
+    /// The command could not be started. The lab's supervisor also sends this frame to the client that runs the command
+    /// if the guest has stopped responding.
     Failed(StartError),
     /// Bytes from standard output or from the terminal.
     Output(Vec<u8>),

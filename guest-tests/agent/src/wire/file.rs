@@ -1,4 +1,5 @@
-//! Steps that read, write and check file contents. Programs in the guest may have mapped these files.
+//! Steps that read, write and check file contents. If a program in the guest has mapped a file as shared memory, these
+//! steps access the program's memory.
 
 use serde::{Deserialize, Serialize};
 

@@ -85,9 +85,9 @@ pub struct PingByWrite {
     pub rounds: u32,
 }
 
-/// Creates queue pairs for messages to and from a peer, with a region that covers the copy buffer, which must not
-/// exceed 16 MiB. Messages are sent from the first half of the copy buffer and arrive in the second half. This step can
-/// be executed only once. If it fails, the function can only be closed abruptly.
+/// Creates queue pairs for messages to and from a peer, and a region that covers the copy buffer. The copy buffer must
+/// not exceed 16 MiB. Messages are sent from its first half and arrive in its second half. This step can be executed
+/// only once. If it fails, the function can only be closed abruptly.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateMlx5Qps {

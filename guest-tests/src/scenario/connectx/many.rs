@@ -29,7 +29,8 @@ const DHCP: &str = "10.83.0";
 const LIMIT: Duration = Duration::from_secs(90);
 /// Number of echo requests sent during a failover, at ten per second.
 const ECHOES: u32 = 150;
-/// Minimum number of replies to the echo requests. The bond polls its links ten times a second.
+/// Minimum number of replies to the echo requests. Some requests are lost before the bond, which polls its links ten
+/// times a second, detects the failure.
 const LEAST_REPLIES: u32 = 120;
 
 /// Descriptions and options of the bonds. The ports either share one MAC address or keep their own.

@@ -71,7 +71,8 @@ async fn established(pair: &mut Pair) -> Result<()> {
 }
 
 /// Checks that the drained event occurs only after the message in progress has completed (section 10.5). The message
-/// waits for a receive. Until it completes, QUERY_QP reports state 7, and the context in memory contains state 5.
+/// waits for a receive. Until it completes, QUERY_QP reports state 7 (draining), although the context in memory already
+/// contains state 5 (SQD).
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();

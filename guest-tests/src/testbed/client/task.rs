@@ -1,4 +1,4 @@
-//! The task that `ci` and `node` run in their guests. They copy a directory from this machine to each guest and run a
+//! The task that `ci` and `node` run in their guests. Both copy a directory from this machine to each guest and run a
 //! command in the copy.
 
 use std::fs;

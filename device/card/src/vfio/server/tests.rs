@@ -275,7 +275,7 @@ fn info_replies_describe_regions_and_interrupts() {
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
-/// QEMU reads one header at a time. It accepts a descriptor only with the header of the reply that carries it.
+/// QEMU reads one header at a time, and accepts a descriptor only if it arrives together with the header of its reply.
 #[test]
 fn region_file_is_sent_with_its_reply() {
     let mut bench = Bench::new();

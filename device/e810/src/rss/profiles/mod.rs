@@ -1,7 +1,7 @@
 //! RSS profiles, programmed by the driver. A profile selects the words of a frame that are hashed.
 //!
-//! Drivers configure hashing for each flow type (`ethtool -N … rx-flow-hash`). The TCAM entries that they write match
-//! packet type groups, which the loaded package defines. If the package defines no groups, no entry can match.
+//! Drivers configure hashing for each flow type (`ethtool -N … rx-flow-hash`). For this, they write TCAM entries, which
+//! refer to packet type groups. The loaded package defines these groups. If it defines no groups, no entry can match.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
