@@ -34,11 +34,15 @@ def pytest_addoption(parser):
 
 
 class LabError(Exception):
-    """The guests cannot be booted."""
+    """The guests are not available, or guest-lab failed."""
 
 
 class Program(subprocess.Popen):
-    """A program that runs in a guest. A `with` block waits for it at its end, and kills it if the block fails."""
+    """A program that runs in a guest.
+
+    A `with` block ends by waiting for the program to exit. If the block fails or the wait times out, the program is
+    killed.
+    """
 
     def __exit__(self, kind, value, traceback):
         try:

@@ -8,10 +8,10 @@
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
-//!   ordering before it reads a record, and loads the record with acquire ordering before it reads a WQE. If it reads a
-//!   record too early, the doorbell has not been stored yet, and a later poll finds it.
+//!   ordering before it reads a record, and loads the record with acquire ordering before it reads a WQE. If the
+//!   device reads a record too early, the doorbell has not been stored yet, and a later poll finds the doorbell.
 //! - A doorbell that overwrites an earlier one was stored after the earlier one's record was written. The device polls
-//!   that record too, as it polls all queues that share the word.
+//!   the earlier doorbell's record too, as it polls all queues that share the word.
 //! - A send counter that differs from the last one read means new requests, no matter how many doorbells the device has
 //!   missed.
 //! - Arm requests are level-triggered. A request raises an event immediately if the CQ has a matching entry at or after
@@ -79,8 +79,8 @@ impl Resources {
                 (Word::ArmCq, number, self.cqs.get(number).map(|cq| cq.uar()))
             }
             Doorbell::Send { qpn, .. } => (Word::Send, qpn.get(), self.sender_page(qpn)),
-            // No EQ has a mapped page, so the device does not poll these doorbells. A client that has not mapped the
-            // page can still send them.
+            // No EQ may use a mapped page, so the device does not poll EQ doorbells. A client can still send one, as a
+            // message instead of a store to the mapping.
             Doorbell::ArmEq(_) | Doorbell::UpdateEq(_) => return self.handle_doorbell(cx, page, doorbell),
         };
         let slot = (page, word);

@@ -22,7 +22,7 @@ pub(super) const MAX_RECORDS: usize = MAX_PEERS;
 /// Minimum time between lookups of a name, even if its TTL is 0.
 const MIN_TTL: Duration = Duration::from_secs(1);
 
-/// Maximum time that an answer is used. It limits how long a mistake in a zone persists.
+/// Maximum time before a name with records is looked up again. It limits how long a mistake in a zone persists.
 const MAX_TTL: Duration = Duration::from_secs(3600);
 
 /// Maximum time before a name without records is looked up again. A short limit lets new peers join quickly. RFC 2308,
