@@ -18,8 +18,8 @@
 //!   group LIDs, which are derived from the GIDs. The creator of a group specifies the group's parameters. Parameters
 //!   that the creator leaves unspecified default to those of the broadcast group, which are the same on every HCA.
 //! - **Discovery** sweeps the fabric with a multicast Get(NodeInfo) to QP0 of all nodes. A few sweeps run when the port
-//!   comes up, and then one every ten seconds. A sweep also runs, at most once a second, when the guest requests
-//!   something that depends on its result. Each node that responds is then queried for NodeDescription and PortInfo. A
+//!   comes up, and then one every ten seconds. A sweep also runs, at most once a second, when a request from the guest
+//!   depends on the results of discovery. Each node that responds is then queried for NodeDescription and PortInfo. A
 //!   node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. A response is accepted only if it matches an
 //!   outstanding request, and only once.
 //! - **Amplification.** A datagram from a peer triggers at most one datagram in return, a response or the next request.

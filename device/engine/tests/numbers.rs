@@ -7,8 +7,8 @@ use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 
-/// Numbers of two QPs that use the same table entry one after the other. The table has 2^16 entries, so they differ
-/// only in the generation.
+/// Numbers of two QPs that use the same table entry one after the other. The table has 2^16 entries, so the two numbers
+/// differ only in the generation.
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 

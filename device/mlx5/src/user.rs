@@ -37,7 +37,7 @@ impl Users {
         self.contexts.insert(rights).and_then(|number| u16::try_from(number).ok()).map(UserId::new)
     }
 
-    /// Removes a user context. The kernel takes ownership of its remaining objects.
+    /// Removes a user context. The kernel becomes the owner of the context's remaining objects.
     pub fn remove(&mut self, user: UserId) {
         self.contexts.remove(user.get().into());
         let Self { owners, owned, .. } = self;

@@ -393,8 +393,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ number that a packet carries on arrival. It differs from the one sent if the plan replaces it in
-    /// the middle of a message.
+    /// Returns the SRQ number that a packet carries on arrival. This is the number that was sent, unless the plan
+    /// replaces the number in the middle of a message.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);

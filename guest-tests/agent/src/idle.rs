@@ -22,7 +22,7 @@ pub(crate) struct Idle {
 
 impl Idle {
     pub(crate) fn new() -> Self {
-        // The default timer slack of 50 us is longer than the shortest sleep.
+        // Reduce the timer slack, because its default of 50 us is longer than the shortest sleep.
         // SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps merely last longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }

@@ -150,7 +150,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Returns an explanation of an apt error message, without its host names, and a remedy.
+/// Returns an explanation of an apt error message, and a remedy. The explanation omits the host names in the message.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [

@@ -1,7 +1,7 @@
 //! One testbed across several hosts. Each `guest-lab node` boots one guest and is given the hosts of all guests.
 //!
-//! The guests' devices are peers on the `udp` fabric. Their Ethernet traffic uses the same fabric. Each guest's NIC
-//! is connected to the guest's own device, which forwards its frames.
+//! The guests' devices are peers on the `udp` fabric. The guests' Ethernet traffic uses the same fabric. Each guest's
+//! NIC is connected to the guest's own device, which forwards the NIC's frames.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

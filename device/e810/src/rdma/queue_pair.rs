@@ -32,7 +32,7 @@ use super::work::{fence, request};
 use super::work_ring::WorkRing;
 use crate::limits::MAX_MESSAGE;
 
-/// Retransmission timeout at the maximum retry count. The QP context has no field for it (section 13.2).
+/// Retransmission timeout at the maximum retry count. The QP context has no field for the timeout (section 13.2).
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
 const MAX_RETRIES: u8 = 7;

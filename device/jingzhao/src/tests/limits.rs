@@ -61,7 +61,7 @@ fn init_hca_rejects_tables_beyond_limits() {
     }
 }
 
-/// The public driver's table sizes are constants, so it may use object numbers beyond the reported counts (J-09).
+/// The public driver has constant table sizes, so it may use object numbers beyond the reported counts (J-09).
 #[test]
 fn object_numbers_beyond_reported_counts_are_accepted() {
     let limits = r#"{"max_qps": 64, "max_cqs": 64, "max_eqs": 8, "max_mpts": 64}"#;

@@ -10,8 +10,8 @@ use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence, which the physical port counters include.
 const FCS_LEN: u64 = 4;
-/// Bytes that Ethernet, IPv4, UDP and the FCS add to an InfiniBand packet. Also used for IPv6 frames. Their headers are
-/// 20 bytes longer, but the engine's statistics do not count them separately.
+/// Bytes that Ethernet, IPv4, UDP and the FCS add to an InfiniBand packet. The headers of IPv6 packets are 20 bytes
+/// longer, but this length is used for them too, because the engine's statistics do not count IPv6 packets separately.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
 /// Maximum frame length, including the frame check sequence, for each row of [`Rfc2819Counters`] except the last.
 const LENGTHS: [u64; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];

@@ -8,7 +8,7 @@ use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
 /// Time from resetting both sides to reconnecting them, in nanoseconds. By then, the network has delivered or lost all
-/// earlier packets, which the connection manager's TimeWait state ensures on a real network.
+/// earlier packets. On a real network, the connection manager's TimeWait state ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
 /// What happens to a pair during its first life, apart from network faults. Times are in nanoseconds.

@@ -75,7 +75,7 @@ pub struct PollEq {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Events in the order that the device wrote them. After a timeout, there are fewer than requested.
+    /// Events in the order in which the device wrote them. After a timeout, there are fewer than requested.
     pub eqes: Vec<Eqe>,
 }
 

@@ -30,8 +30,8 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // The 32-bit counters saturate. Only the first four exist: unicast and multicast packets have no 32-bit
-        // counters.
+        // The 32-bit counters saturate. Only the first four counters have a 32-bit version; those of unicast and
+        // multicast packets do not.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())

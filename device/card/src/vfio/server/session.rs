@@ -402,8 +402,8 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header and removes the payload on error. If the message does not request a reply, removes the reply
-    /// and returns false.
+    /// Fills in the header. On error, also removes the payload. If the client does not request a reply, removes the
+    /// whole reply and returns false.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);

@@ -254,7 +254,7 @@ fn fcs_is_delivered_if_stripping_is_disabled() {
     bench.receive_frame(&padded, PLAIN);
     let data = bench.data(0);
     assert_eq!(data.len(), padded.len() + 4);
-    // If a CRC-32 is computed over a message and the message's CRC-32, the result is always this constant.
+    // The CRC-32 of any message followed by its own CRC-32 is this constant.
     assert_eq!(crc32fast::hash(&data), 0x2144_df1c);
 }
 

@@ -1,4 +1,4 @@
-//! Operators' tables of netdev objects and explanations of stuck queues.
+//! Tests the tables of netdev objects and the explanations of stuck queues that `hcactl` shows.
 
 use super::*;
 

@@ -42,7 +42,8 @@ const FAMILIES: &[Family] = &[
 const SMC_TELLS: &[&str] = &[
     "smc: ",
     // For a second link, the server creates a queue pair, does not find a second device, and destroys the queue pair.
-    // The driver first moves it from RESET to the error state, although the RDMA core does not permit this transition.
+    // Before the RDMA driver destroys a queue pair in RESET, it requests a transition to the error state, although the
+    // RDMA core does not permit this transition.
     "old_state=0x0, new_state=0x6",
 ];
 
