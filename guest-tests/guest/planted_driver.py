@@ -138,7 +138,7 @@ class Driver:
         return page
 
     def region(self, index, length, offset=None):
-        """Registers all memory, or the buffer at `offset`, with SW2HW_MPT. Writes a buffer's pages to the MTT."""
+        """Registers all memory, or the buffer at `offset`, with SW2HW_MPT. For a buffer, writes its MTT entries first."""
         flags, place = 0xF0020F00, 0
         if offset is not None:
             flags, place = 0xF0020D00, MTT + 64 * index
@@ -254,7 +254,7 @@ class Driver:
         self.queue_pair(**changes)
 
     def fill(self, lkey=key(ALL)):
-        """Writes the WQE of the next slot: eight bytes to send (section 7.1)."""
+        """Writes a WQE to the next slot. The WQE sends eight bytes (section 7.1)."""
         slot = self.sq + self.posted % SLOTS * SLOT
         data = struct.pack(">IIQ", 8, lkey, self.memory.bus + self.inbox)
         self.memory.write(slot + 8, struct.pack(">II", 9, 0) + data)
@@ -361,7 +361,7 @@ class Driver:
         self.start()
         for n in range(CQES):
             self.send(give_back=n != 0)
-        # The owner byte still marks this entry as written, so detect the next write by the QPN.
+        # The owner byte still marks this entry as written. Clear the QPN instead, and wait until the device writes it.
         self.memory.write(self.cq, bytes(4))
         self.fill()
         self.link()

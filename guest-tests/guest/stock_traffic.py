@@ -30,7 +30,8 @@ REMOTE = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
 # Maximum number of messages ahead of the other end, and number of slots for messages.
 WINDOW = 4
 SLOTS = 2 * WINDOW
-# Exceeds the path MTU, and is not a multiple of the path MTU or of the page size.
+# Every message is shorter than this. The length exceeds the path MTU, and is not a multiple of the path MTU or of the
+# page size.
 LONGEST = 11_003
 SLOT = 12 << 10
 # Offsets of five areas: sends, receives, the other end's writes, data for the other end's reads, and results of own
@@ -41,7 +42,7 @@ REGION = 5 * SLOTS * SLOT
 # messages.
 WRITES_EVERY = 3
 READS_EVERY = 8
-# Time without a completion after which this end posts a read to check that the other end is alive.
+# Time in seconds without a completion after which this end posts a read to check that the other end is alive.
 SILENCE = 1.0
 # Time in seconds to sleep when idle, because other guests and the devices need the CPU.
 REST = 0.004

@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# Guest a waits for a message. Guest b repeats the message until guest a has received it:
+# Guest a waits for a message. Guest b tries to send the message until guest a has received it. To run this script:
 #
 #   guest-lab ci connectx --folder guest-tests/examples/verbs -- ./test.sh
 case $HCAD_GUEST in
