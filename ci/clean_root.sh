@@ -1,6 +1,6 @@
-# Sourced by scripts that run commands in a clean Debian root, as another machine would. The root has this checkout, this
-# machine's Rust toolchain, and this machine's access to the package registries. `ci/common.sh` must be sourced first.
-# `inside` uses the variable `root`, the directory of the root.
+# Sourced by scripts that run commands in a clean Debian root filesystem, as if on another machine. The root filesystem
+# has a copy of this checkout, this machine's Rust toolchain, and this machine's configuration of package registries.
+# `ci/common.sh` must be sourced first. `inside` requires the variable `root`, the path of the root filesystem.
 
 # Environment variables that configure the clients of package registries. The certificates are placed at a path to which
 # no package writes.
@@ -11,7 +11,8 @@ while IFS= read -r line; do environment+=("$line"); done < <(
         grep -vE '^PIP_(CERT|FIND_LINKS)=')
 for variable in SSL_CERT_FILE PIP_CERT CARGO_HTTP_CAINFO; do environment+=("$variable=$certificates"); done
 
-# furnish ROOT: adds a mount point for the toolchain, a checkout, and this machine's access to its registries.
+# furnish ROOT: creates the user `user` and a mount point for the toolchain. Copies the checkout and the configuration
+# of package registries into the root filesystem.
 furnish() {
     local root=$1 home
     mkdir -p "$root/opt/rust" "$root/etc/ssl"
@@ -32,7 +33,7 @@ furnish() {
 }
 
 # enter ROOT TOOLCHAIN USER ENVIRONMENT... -- COMMAND...: runs the command in its own namespaces, with this root. Uses
-# pivot_root instead of chroot, because no namespaces can be created inside a chroot.
+# pivot_root instead of chroot, because a process inside a chroot cannot create a user namespace.
 enter() {
     local root=$1 toolchain=$2 user=$3
     shift 3
@@ -53,15 +54,15 @@ enter() {
         env -i HOME="$home" USER="$user" LANG=C.UTF-8 PATH="$path" "$@"
 }
 toolchain=$(rustc --print sysroot)
-# inside USER COMMAND...: runs the command in $root. If no_kvm is exported and not empty, only root could open
-# the file that takes the place of /dev/kvm.
+# inside USER COMMAND...: runs the command in $root. If no_kvm is exported and not empty, /dev/kvm is replaced by a file
+# with mode 0, which only root can open.
 inside() {
     unshare --mount --pid --fork --kill-child bash -euc "$(declare -f enter); enter \"\$@\"" enter \
         "$root" "$toolchain" "$1" "${environment[@]}" "${@:2}"
 }
 
-# make_program_root NAME PACKAGES: makes $root with the packages and, in /opt/programs, the lab's programs, as from a
-# release of hcad. It has no toolchain, and is removed when the script exits.
+# make_program_root NAME PACKAGES: makes $root with the packages, and with the lab's programs in /opt/programs, as if
+# from a release of hcad. $root has no toolchain, and is removed when the script exits.
 make_program_root() {
     local suite archive
     program_folder=$(mktemp -d -p "${TMPDIR:-/var/tmp}" "hcad-$1.XXXXXX")

@@ -25,7 +25,8 @@ use crate::vm::Vm;
 
 /// Largest path MTU that `ib_mthca` supports.
 const MTU: u16 = 2048;
-/// Messages that each pair exchanges, by service. No length is a multiple of the path MTU.
+/// Messages that each pair exchanges, by service. Apart from empty messages and the longest datagram, no length is a
+/// multiple of the path MTU.
 const CELLS: &[(Service, &[(Operation, u32)])] = &[
     (
         Service::Rc,

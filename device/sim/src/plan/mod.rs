@@ -10,8 +10,8 @@
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
 //! Each protection domain of a node also has a CELLS region. Its words are the targets of atomics by all queue pairs of
-//! the domain. A pair also has keys for parts of these regions. Such a key is valid until a work request or the peer
-//! invalidates it.
+//! the domain. A pair also has keys for parts of its sides' regions. Such a key is valid until a work request or the
+//! peer invalidates it.
 
 pub(crate) mod draw;
 mod keys;

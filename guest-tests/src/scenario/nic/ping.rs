@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::net::Wire;
 use super::station::{Address, Station};
 
-/// Payload lengths: zero, one byte, lengths around the longest that fits a 1500-byte frame (for IPv6 and for IPv4), and
-/// lengths that need many fragments.
+/// Payload lengths: zero, one byte, lengths around the longest that needs no fragmentation at an MTU of 1500 (for IPv6
+/// and for IPv4), and lengths that need many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
 /// A few of these lengths, for pairs of stations that have already been tested with all of them.
 const SOME: &[u32] = &[56, 1473, 20_000];
