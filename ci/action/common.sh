@@ -12,7 +12,7 @@ output() {
     printf '%s=%s\n' "$1" "$2" >>"$GITHUB_OUTPUT"
 }
 
-# Options of `guest-lab` that select the guests, from the inputs of the action.
+# Prints the `guest-lab` options for the guests that the inputs of the action select, one word per line.
 guests() {
     printf '%s\n' "$KIND" --count "$COUNT"
     [ -z "${KERNEL-}" ] || printf '%s\n' --kernel "$KERNEL"

@@ -1,7 +1,8 @@
-# Sourced by scripts that run on a system whose process 1 is systemd. The scripts set `subject`. Prints one line per
-# case and, after a failure, a summary line for ci/test's tally.
+# Sourced by scripts that run on a system whose process 1 is systemd. The scripts set `subject`.
 passed=0
 
+# check NAME COMMAND...: runs the command as a case and prints one line. If the command fails, also prints its output,
+# the system log and a summary line for ci/test's tally, and exits.
 check() {
     local what=$1 log
     shift

@@ -1,8 +1,9 @@
 """Transfers memory between two NIXL agents with NIXL's UCX backend, and prints a digest of each transfer's content.
 
 The arguments are `target` and a TCP port, or `initiator`, the target's port and its address. The agents exchange their
-metadata through NIXL's own TCP connection, and everything else through its notifications. For each transfer, both
-programs print its name and the digest of its descriptors in their order, so that their output must be equal.
+metadata through NIXL's own TCP connection, and everything else through NIXL's notifications. For each transfer, both
+programs print the transfer's name and a digest of the memory that its descriptors cover, in descriptor order. The
+output of the two programs must be equal.
 """
 
 import hashlib

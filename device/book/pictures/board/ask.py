@@ -1,9 +1,10 @@
-"""Asks a Prometheus.
+"""Sends queries to a Prometheus server.
 
-Usage: ask.py HOST:PORT QUERY                            is there an answer now?
-       ask.py HOST:PORT --board FILE FROM TO SCRAPE      which queries of a board for Grafana find nothing in that time?
+Usage: ask.py HOST:PORT QUERY                            checks whether the query currently returns any series
+       ask.py HOST:PORT --board FILE FROM TO SCRAPE      lists the queries of a Grafana dashboard that return no values
 
-Ends with status 1 where a query finds nothing, of a board only where it is wrong.
+FROM and TO are the start and end of the queried period, and SCRAPE is the scrape interval in seconds. The exit status
+is 1 if QUERY returns nothing. With --board, it is 1 only if a query is invalid.
 """
 
 import json
@@ -14,7 +15,7 @@ from urllib.error import HTTPError
 
 
 def ask(server, path, **query):
-    """The series that answer a query."""
+    """Returns the series that a query selects."""
     try:
         with urlopen(f"http://{server}/api/v1/{path}?{urlencode(query)}", timeout=20) as answer:
             return json.load(answer)["data"]["result"]
