@@ -96,7 +96,7 @@ struct Member {
     shown: Arc<Device>,
     /// Listening socket of the device. `None` if its only client was inherited.
     listener: Option<Arc<Listener>>,
-    /// Whether the device is in the configuration file. A reload may then remove it.
+    /// Whether the device is in the configuration file. If not, a reload does not remove it.
     is_of_file: bool,
     /// Whether a stop has been requested.
     is_leaving: bool,

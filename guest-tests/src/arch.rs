@@ -114,7 +114,7 @@ impl Arch {
     }
 
     /// Returns kernel arguments for this architecture. On x86-64, they disable the timer check and the TSC watchdog. On
-    /// a busy host, delays would make the former panic and the latter print warnings.
+    /// a busy host, delays would make the timer check panic and the watchdog print warnings.
     pub(crate) const fn kernel_args(self) -> &'static str {
         match self {
             Self::Amd64 => "no_timer_check tsc=nowatchdog",

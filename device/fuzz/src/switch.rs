@@ -35,7 +35,7 @@ struct LastSender {
     at: Instant,
     /// Whether the switch must still have this entry: the peer has not used enough other MACs since `at` to evict it.
     kept: bool,
-    /// The most recent other sender to be refused this MAC since `at`.
+    /// The last other sender whose frame from this MAC was rejected since `at`.
     claim: Option<SocketAddr>,
 }
 

@@ -55,7 +55,8 @@ fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
             vendor: vendor_code(status),
         },
     };
-    // The tag of a receive contains only the WQE offset, in the same bits as the tag of a send.
+    // For a receive, `wr_id` is just the WQE offset. `tag.wqe()` returns it too, because the offset is in the lowest
+    // bits of a tag.
     Cqe { qpn: qp.qpn, wqe: tag.wqe(), outcome }
 }
 

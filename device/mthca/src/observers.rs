@@ -1,4 +1,4 @@
-//! The observers of the device's decisions, in this order: counters, strict mode, trace.
+//! Passes each observed event to the counters, strict mode and the trace, in this order.
 
 use card::frontend::observe::Observe;
 use card::telemetry::monitor::Monitor;

@@ -32,7 +32,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Returns the suffix of Debian's package names, which `--kernel` also accepts after the name of a suite.
+    /// Returns the suffix of Debian's package names. `--kernel` accepts the same suffix after the name of a suite.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Usual => "",

@@ -172,8 +172,8 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node. If the table is full, the node replaces the one that responded least recently among the nodes
-    /// with incomplete attributes or, if all are complete, among all nodes.
+    /// Inserts a node. If the table is full, first evicts the node that responded least recently. Nodes with incomplete
+    /// attributes are evicted before complete ones.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =

@@ -454,7 +454,8 @@ impl Lan {
         layers: &Layers,
         offload: RxOffload,
     ) {
-        // A VSI's received-frame counters include dropped frames. net_ice subtracts the drops itself (section 8.6).
+        // A VSI's received-frame counters include dropped frames. DPDK's net_ice subtracts the drops itself
+        // (section 8.6).
         self.statistics.received(vsi, frame);
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {

@@ -168,7 +168,8 @@ pub(crate) struct Mpt {
 impl Mpt {
     /// Returns the input mailbox of SW2HW_MPT.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
-        // Bits that the public driver (`ib_hgrnic`) sets in every region: owner F, MIO, REGION, LOCAL_READ.
+        // Bits that the public driver (`ib_hgrnic`) sets in every region: all four owner bits, MIO, REGION and
+        // LOCAL_READ.
         const ALWAYS: u32 = 0xf << 28 | 1 << 17 | 1 << 8 | 1 << 7;
         let bit = |set: bool, n: u32| u32::from(set) << n;
         let flags = ALWAYS

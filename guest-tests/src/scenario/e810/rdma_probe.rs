@@ -1,4 +1,4 @@
-//! Has `irdma` initialise the RDMA block of an E810 repeatedly. The RDMA device's port must become active, tools must
+//! Makes `irdma` initialise the RDMA block of an E810 repeatedly. The RDMA device's port must become active, tools must
 //! show the device, and the device must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15
 //! and 17.2).
 
@@ -14,7 +14,7 @@ use crate::scenario::nic::roce;
 use crate::scenario::nic::station::{Station, load};
 use crate::tools::await_text;
 
-/// The driver's module and modules for the tools.
+/// The driver's module, and the modules that the tools require.
 const MODULES: &[&str] = &["irdma", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// How long the port may take to become active after the driver starts or the device is reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
@@ -283,8 +283,8 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Has the NIC driver reset its function, which stops and restarts `irdma`. The driver in kernel 6.12 does not
-    /// support such resets.
+    /// Makes the NIC driver reset its function. The reset stops and restarts `irdma`. The driver in kernel 6.12 does
+    /// not support such resets.
     async fn driver_reset(&mut self) -> Result<()> {
         const COUNTER: &str = "/frontend/e810/function_resets";
         if self.station.sh("uname -r").await?.starts_with("6.12.") {

@@ -123,7 +123,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Runs `beside` and exchanges messages until it has completed, but for at least one round.
+    /// Runs `beside`, and exchanges messages until `beside` has completed, but for at least one round.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -142,8 +142,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// Resets or disconnects the victim while the peer floods its memory with WRITEs, which do not involve the victim's
-    /// driver. The victim no longer responds afterwards, and the peer's requests must fail.
+    /// Resets or disconnects the victim while the peer floods the victim's memory with WRITEs, which do not involve the
+    /// victim's driver. The victim no longer responds afterwards, and the peer's requests must fail.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };

@@ -1,4 +1,4 @@
-//! `node` boots one guest of a testbed that spans several hosts and runs a command in the guest.
+//! `node` boots one guest of a testbed that spans several hosts, and runs a command in this guest.
 
 use std::process::ExitCode;
 

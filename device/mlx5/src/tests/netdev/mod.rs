@@ -1,4 +1,4 @@
-//! Tests the netdev's data path: SQs, RQs and the objects between them and the flow tables.
+//! Tests the netdev's data path: SQs, RQs, and the objects that connect queues to the flow tables.
 
 mod bench;
 mod golden;

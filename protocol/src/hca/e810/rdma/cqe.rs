@@ -24,8 +24,7 @@ layout! {
         @24[46:32]  wqe_index: u16,
         /// Whether the next entry is an [`ExtendedCqe`] with more data for this CQE.
         @24[50]     extended: bool,
-        /// Connection: whether the peer invalidated an STag. Datagram: whether it arrived over
-        /// IPv4.
+        /// Connection: whether the peer invalidated an STag. Datagram: whether the datagram arrived over IPv4.
         @24[53]     invalidated_or_ipv4: bool,
         /// Whether the peer requested a solicited event.
         @24[54]     solicited: bool,

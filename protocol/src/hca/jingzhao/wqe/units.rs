@@ -89,8 +89,8 @@ impl NextUnit {
     }
 }
 
-/// UD unit: the destination of a datagram. The public driver's user library does not initialise the MAC and IP
-/// addresses, which it does not use.
+/// UD unit: the destination of a datagram. The public driver's user library neither initialises nor uses the MAC and IP
+/// addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdUnit {
     /// 00h: egress port. The public driver puts the port in the top byte and the PD in the other bytes. The device has
