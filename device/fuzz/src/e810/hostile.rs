@@ -242,7 +242,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a lookup rule that matches frames to a MAC address with a VLAN tag.
+/// Returns a lookup rule whose packet header has the given destination MAC address and VLAN tag.
 fn lookup(kind: u8, recipe: u8, source: u16, action: u32, mac: MacAddr, tci: u16) -> Vec<u8> {
     let [low, high] = source.to_le_bytes();
     [

@@ -150,7 +150,8 @@ impl Transfer {
 
     /// Handles an acknowledgement. Returns false if it is invalid or completes the transfer.
     fn acknowledge(&mut self, now: Instant, rmpp: &Rmpp) -> bool {
-        // Acknowledging a segment that was not sent, or narrowing the window, is an error (section 13.6.2.3).
+        // Acknowledging a segment that was not sent is an error, and so is a window that ends before the acknowledged
+        // segment (section 13.6.2.3).
         if rmpp.segment > self.sent || rmpp.length_or_window < rmpp.segment {
             return false;
         }

@@ -332,7 +332,8 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
     Ok(probe)
 }
 
-/// The probe socket. It is created before the process enters the sandbox, where no other socket can connect.
+/// The probe socket. It is created before the process enters the sandbox, which may not permit any other socket to
+/// connect.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Creates the probe socket, which is used to check whether a socket is in use. This function must be called before the
