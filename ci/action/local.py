@@ -88,7 +88,7 @@ class Expression:
     def look_up(self, name):
         value = self.contexts
         for part in name.split("."):
-            # As with the hosting service, what does not exist is empty.
+            # As on the hosting service, an unknown name expands to the empty string.
             value = value.get(part, "") if isinstance(value, dict) else ""
         return value
 
@@ -182,7 +182,7 @@ class Runner:
             self.contexts["steps"][step["id"]] = {"outputs": read_outputs(files["output"])}
 
     def restore(self, settings):
-        """Makes the cached path a link to the entry's directory, so that what is added to it is saved."""
+        """Makes the cached path a link to the entry's directory, so that the cache keeps files added there."""
         if self.cache is None:
             print("no --cache: nothing is restored or saved")
             return

@@ -66,7 +66,7 @@ pub const MAX_CQP_ENTRIES: u32 = 2048;
 pub const MAX_WORK_QUANTA: u32 = 1 << 15;
 /// Maximum number of work scheduler nodes. For each traffic class of a VSI, a driver needs three nodes.
 pub const MAX_NODES: usize = 512;
-/// Number of work scheduler queue set handles. Handles are ten bits wide and start at 1.
+/// Number of handles for queue sets of the work scheduler. Handles are ten bits wide and start at 1.
 pub const MAX_SETS: u16 = 1023;
 /// Maximum number of RDMA timers, as reported. The device does not use the timers.
 pub const MAX_TIMERS: u32 = 4096;

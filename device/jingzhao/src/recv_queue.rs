@@ -20,8 +20,9 @@
 //! list has been unchanged for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when
 //! the message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD
 //! cannot wait without losing the message. Instead, the slot is read a few more times and then used as it is. Its list
-//! may then be too short, but never contains a wrong element. Few queues need the settle time, since receives posted
-//! before the QP enters RTR are known to be complete. A flush does not write data and uses the list as it is.
+//! may then be too short, but never contains a wrong element. Few queues need the settle time: receives posted before
+//! the QP enters RTR are known to be complete, and the device usually learns the maximum from the first of them. A
+//! flush does not write data and uses the list as it is.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots hold whatever software left in them, not
 //! [`UNTOUCHED`]. A slot with the valid bit set and an empty list may then be a receive without elements, or one whose

@@ -99,7 +99,8 @@ fn qpn([a, b, c]: [u8; 3]) -> Qpn {
 }
 
 impl Resources {
-    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the object that it names must use the same page.
+    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the object that the doorbell names must use the
+    /// same page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),

@@ -1,8 +1,8 @@
 //! Checks that the host's RDMA libraries can drive a device. This runs before a guest with the host's root file system
 //! boots.
 //!
-//! `libibverbs` loads a provider library for each kind of device. If it is missing, verbs programs report only that the
-//! machine has no RDMA devices.
+//! `libibverbs` loads a provider library for each kind of device. If the provider is missing, verbs programs report
+//! only that the machine has no RDMA devices.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -14,7 +14,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Parses a 64-bit word: the base address, with the log2 of the number of entries in its low byte.
+    /// Parses a 64-bit word. The low byte is the log2 of the number of entries, and the other bytes are the upper bytes
+    /// of the base address.
     ///
     /// # Errors
     /// EXCEED_LIM if the table has more than `2^max_log` entries.

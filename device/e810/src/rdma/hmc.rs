@@ -1,5 +1,5 @@
-//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. The device uses only
-//! its PBLE array, which it reads on demand and does not cache.
+//! Host memory cache (HMC): maps the function's private address space to guest memory in segments. The device accesses
+//! only one part of this address space, the PBLE array, which it reads on demand and does not cache.
 //!
 //! # Spec
 //! E810 interface, section 11.

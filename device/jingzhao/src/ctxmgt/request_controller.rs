@@ -1,16 +1,16 @@
 //! The request controller, which determines the order of the channels' write-backs.
 //!
-//! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
-//! completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued, and
-//! commands always have priority. Only the units' writes are queued: they reach guest memory at the end of a pass of
-//! the device's event loop, in the order that this controller chooses.
+//! In the CtxMgt document, the command unit has priority, followed by the engine's units in round-robin order. Here, a
+//! command completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued,
+//! and commands always have priority. Only the units' writes are queued: they reach guest memory at the end of a pass
+//! of the device's event loop, in the order that this controller chooses.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
 
 use std::collections::VecDeque;
 
-/// A unit of the engine, numbered by its bit in the document's `selected_channel`. Bit 0 is the command unit.
+/// A unit of the engine, numbered by its bit in `selected_channel` of the CtxMgt document. Bit 0 is the command unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Channel {

@@ -269,8 +269,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks a QP at the end of the run. If the QP is in ERR and the engine's owner flushes its requests, the engine
-    /// must not have fetched more of them than necessary.
+    /// Checks a QP at the end of the run. If the QP is in ERR and its requests are flushed by the engine's owner, the
+    /// engine must not have fetched more requests than necessary.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };
         self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))

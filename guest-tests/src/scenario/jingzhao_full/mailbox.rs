@@ -26,7 +26,7 @@ impl Mailbox {
         self.put(offset, &value.to_be_bytes())
     }
 
-    /// Sets the bits of a word that the mask `bits` selects.
+    /// Copies the bits in the mask `bits` from `value` to the word at `offset`.
     pub(super) fn field(self, offset: usize, bits: u32, value: u32) -> Self {
         let word = self.get(offset) & !bits | value & bits;
         self.word(offset, word)

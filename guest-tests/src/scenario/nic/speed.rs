@@ -212,8 +212,9 @@ struct Results {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
-    /// CPU time used in all rounds and the number of round trips in them.
+    /// CPU time used in all rounds.
     taken: CpuTime,
+    /// Number of round trips in all rounds.
     round_trips: f64,
 }
 

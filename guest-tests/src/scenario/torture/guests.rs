@@ -182,7 +182,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Returns the resources of the pair's own daemons.
+    /// Returns the resource usage of each of the pair's own daemons.
     pub(super) fn accounts(&mut self) -> Result<Vec<(String, Account)>> {
         let daemons = self.ends.iter_mut().filter_map(|end| end.seat.own.as_mut());
         daemons

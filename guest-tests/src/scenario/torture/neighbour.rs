@@ -62,7 +62,7 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once beforehand, so that memory the allocator retains does not count as a leak.
+    /// Runs each attack once beforehand, so that memory that the allocator retains does not count as a leak.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;

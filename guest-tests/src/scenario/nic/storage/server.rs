@@ -64,7 +64,7 @@ impl<'a> Place<'a> {
         self.start_rdma(server).await
     }
 
-    /// For a NIC, loads the RDMA driver and waits until its port is active. An InfiniBand port is already active.
+    /// For a NIC, loads the RDMA driver and waits until the port is active. An InfiniBand port is already active.
     pub(super) async fn start_rdma(&self, station: &mut Station) -> Result<()> {
         match self.hca {
             Device::E810 | Device::Connectx => roce::start(station).await,
