@@ -1,5 +1,5 @@
-//! Tests that sixteen hostile clients, each with its own device, do not disturb their neighbour: two devices in the
-//! same process that exchange data.
+//! Tests that sixteen hostile clients, each with its own device, do not disturb their neighbour: a pair of devices, in
+//! the same process, that exchange data.
 //!
 //! The hostile clients run at the lowest priority, so that the test measures the load that they cause in the daemon,
 //! not their own. The neighbour's rate and latency are always printed. They depend on the machine, so they are checked
@@ -187,11 +187,11 @@ fn connected(path: &Path) -> Driver<Vmm> {
     driver.register(&region(DATA_KEY, 3, 0, all, MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE));
     driver.create_cq(&cqc(1, 3, LOG_CQES));
     let (qpn, psn) = (Qpn::new(QUEUES.qpn), Psn::new(0));
-    // The path MTU is 4096.
     let context = qpc(1, [1, 2], u32::try_from(PAGE).unwrap());
     driver.connect(
         QUEUES.qpn,
         &Qpc {
+            // Code 5 is 4096 bytes, so each message is a single packet.
             mtu: 5,
             ack_timeout: 16,
             rnr_retry: 7,
@@ -453,7 +453,7 @@ fn access_lost_file(path: &Path, state: &AttackerState, memory: &OwnedFd, cut: b
     Some(())
 }
 
-/// Continuously sends invalid messages and maps and unmaps memory.
+/// Repeatedly sends invalid messages, then maps and unmaps memory, until `stop` is set.
 fn flood(path: &Path, rounds: &AtomicU32, stop: &AtomicBool) -> Option<()> {
     let mut client = Hostile::attach(path)?;
     client.send(&dma_map(0, QUEUES_LEN, 0), Some(&file(QUEUES_LEN)))?;

@@ -8,14 +8,15 @@ use twox_hash::XxHash3_64;
 /// Minimum length of a cached run of bytes.
 const SHORTEST: usize = 256;
 
-/// Maximum length of a cached run: a page, or the frame of a packet with the largest path MTU.
+/// Maximum length of a cached run: a page, or the payload of a packet with the largest path MTU. The payload can be
+/// preceded by headers that do not fit in [`HEAD`].
 const LONGEST: usize = 4096 + 256;
 
 /// Number of slots for each kind of run. Must be even, because neighbouring slots form pairs.
 const RUNS: usize = 4096;
 
-/// Lengths of a frame's headers and of its ICRC. Neither is cached, since frames with the same payload usually differ
-/// in both.
+/// Number of bytes at the start and at the end of a frame that are not cached. They contain the headers and the ICRC,
+/// in which even frames with the same payload usually differ.
 pub(super) const HEAD: usize = 64;
 pub(super) const TAIL: usize = 4;
 

@@ -166,7 +166,7 @@ fn last_of_56_members_receives_datagram() {
     assert_eq!(b.reap().len(), 1);
 }
 
-/// Makes the QP the device's QP1 and connects it.
+/// Makes the QP the device's QP1 and moves it to RTS.
 fn management(user: &mut User) {
     user.ok(0x023 | 1 << 12, &[], QPN);
     let mut context = qpc(UD, 0);

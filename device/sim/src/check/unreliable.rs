@@ -79,8 +79,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a write to the receive request at the head of the queue. The write must start at the beginning of the
-    /// buffers or continue without a gap.
+    /// Checks a write to the receive request at the head of the queue. The write must start at byte `start` of the
+    /// buffers, or at the end of the preceding write.
     fn fill_receive(
         &mut self,
         id: SideId,

@@ -134,7 +134,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
         at_b.add(&pair.b.daemon, &["tx", "--opcode", response, "drop"]).await?;
     }
-    // These rules drop every millionth frame. Far fewer are sent, so the rules only count them.
+    // These rules drop only the millionth matching frame. Far fewer are sent, so the rules merely count them.
     let mut at_a = Impairments::default();
     for request in [READ, ADD] {
         at_a.add(&pair.a.daemon, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;
