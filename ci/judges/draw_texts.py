@@ -75,7 +75,7 @@ def paragraphs():
 
 
 def main():
-    """Draws and prints."""
+    """Draws the pieces and prints them."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--count", type=int, default=40)

@@ -40,8 +40,8 @@ def opcode(frame):
 def roce_frames(paths, source, each):
     """Yields each distinct RoCE frame with its first position.
 
-    If `source` is given, skips frames from other MACs. If `each` is given, yields only so many frames of each opcode and
-    length.
+    If `source` is given, skips frames from other MACs. If `each` is given, yields at most `each` frames of each opcode
+    and length.
     """
     seen = set()
     alike = collections.Counter()

@@ -212,7 +212,7 @@ class Verbs:
         return found
 
     def events(self, timeout_ms):
-        """Returns the codes of asynchronous events. Waits for the first event up to a time limit."""
+        """Returns the codes of asynchronous events. Waits up to `timeout_ms` for the first one."""
         descriptor = select.poll()
         descriptor.register(self.event_descriptor, select.POLLIN)
         found = []

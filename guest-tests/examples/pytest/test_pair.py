@@ -1,4 +1,4 @@
-"""Examples of the plugin pytest_guest_lab:
+"""Example tests that use the plugin pytest_guest_lab. To run them:
 
     pip install guest-tests/pytest
     pytest --guest-lab-kind mthca guest-tests/examples/pytest

@@ -2,8 +2,8 @@
 
 python3 -m venv venv && venv/bin/pip install scapy==2.8.0 && venv/bin/python scapy_frames.py > scapy_frames.txt
 
-scapy has no RETH, DETH, AtomicETH, ImmDt and IETH: those bytes are packed here, field by field in the order of IBTA
-volume 1, section 9.3. Everything around them is scapy's.
+scapy does not support RETH, DETH, AtomicETH, ImmDt or IETH, so this program packs their bytes field by field, in the
+order of IBTA volume 1, section 9.3. scapy builds everything around them.
 """
 import struct
 
