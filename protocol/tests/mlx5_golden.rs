@@ -1,8 +1,9 @@
 //! Tests with the traces in `data/mlx5`: commands and queue entries from Linux 7.3.4 guests with an InfiniBand or
 //! Ethernet port.
 //!
-//! A command consists of a heading and the words of its input and output. The heading contains its name, the lengths,
-//! and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means n zero bytes.
+//! A command consists of a heading and the words of its input and output. The heading contains the command's name, the
+//! lengths, and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means n
+//! zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;

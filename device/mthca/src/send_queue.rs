@@ -98,7 +98,7 @@ impl SendQueue {
 
     /// Handles a doorbell, together with the current contents of the doorbell record. Returns whether either of them
     /// makes new requests visible. Section 5.2: the record is often ahead of the doorbell, as stores to UAR pages are
-    /// posted.
+    /// posted writes and can arrive late.
     ///
     /// # Errors
     /// Fails if the doorbell covers more requests than the queue has slots, unless the record makes new requests

@@ -11,8 +11,8 @@ fn from_env(name: &str, default: u64) -> u64 {
 
 /// Seeds that once failed. Changes to the plan generator change what a seed simulates, so each engine failure also has
 /// its own test: in `device/engine/tests/rnr.rs` for the first four seeds and in `device/engine/tests/congestion.rs`
-/// for the fifth. The last seed exposed a bug in the simulation: a READ that it injected repeated part of one of the
-/// peer's own READs.
+/// for the fifth. With the last seed, the bug was in the simulation: it injected a READ that repeated part of one of
+/// the peer's own READs.
 const PINNED: [u64; 6] = [281_947, 366_135, 810_318, 886_846, 1_004_380, 20_261_129_107_040];
 
 #[test]

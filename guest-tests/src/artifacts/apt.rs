@@ -1,4 +1,4 @@
-//! Downloads Debian packages with apt. Each apt instance has private state. It does not need root privileges and leaves
+//! Downloads Debian packages with apt. Each apt instance has private state, does not need root privileges, and leaves
 //! the host unchanged.
 
 use std::ffi::OsStr;

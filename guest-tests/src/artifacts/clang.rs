@@ -101,7 +101,7 @@ impl Clang {
     /// Links an object file into a program, together with the object files in `others` that it needs.
     ///
     /// The linker needs the dynamic loader of its own Debian release. The compiler would start the linker without that
-    /// loader, so this function starts it directly.
+    /// loader, so this function starts the linker directly.
     ///
     /// # Errors
     /// Fails if a symbol is missing.

@@ -14,8 +14,8 @@ const LOCK: &str = "lock";
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// The parent of all testbed directories: `$HCAD_LAB_STATE` if set, or else a subdirectory of `$XDG_RUNTIME_DIR` or of
-/// the temporary directory. Only its owner can write to it.
+/// The parent of all testbed directories. Only its owner can write to it. The parent is `$HCAD_LAB_STATE` if set, or
+/// else a subdirectory of `$XDG_RUNTIME_DIR` or of the temporary directory.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 

@@ -25,7 +25,7 @@ const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
 fn rtr() -> Vec<u8> {
-    // The driver reuses the mailbox, which leaves arbitrary values after the defined fields.
+    // The driver reuses the mailbox, so the bytes after the defined fields have arbitrary values.
     let mut inbox = dump(RTR, 0xc0);
     inbox[0xa4..].fill(0xee);
     inbox
@@ -172,8 +172,8 @@ fn driver_port_bit_does_not_change_retries() {
     assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
 }
 
-/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER. The older
-/// numbering uses bits 14 and 15 for timeout and RNR retry count.
+/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER. In the
+/// public driver's numbering, bits 14 and 15 are TIMEOUT and RNR_RETRY.
 #[test]
 fn mask_bits_select_documented_attributes() {
     let mut machine = initialised(Options::default());

@@ -71,7 +71,7 @@ fn messages_complete_with_untrapped_doorbells() {
     assert_eq!((ignored(&a), ignored(&b)), (vec![], vec![]));
 }
 
-/// In any send register, the device may find a later doorbell, half a doorbell from a 32-bit guest, or garbage.
+/// Any send register may contain the doorbell of a later WQE, half a doorbell from a 32-bit guest, or garbage.
 #[test]
 fn any_doorbell_word_starts_posted_requests() {
     let (mut a, mut b) = pair();

@@ -74,7 +74,7 @@ impl Segment {
     }
 }
 
-/// A send request. It can be posted repeatedly, because [`Sends::post`] sets the index in the copy on the queue.
+/// A send request. It can be posted repeatedly, because [`Sends::post`] sets the index only in the queue's copy.
 #[derive(Clone, Debug)]
 pub(super) struct SendWqe([u8; BLOCK]);
 

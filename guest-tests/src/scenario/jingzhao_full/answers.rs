@@ -1,4 +1,4 @@
-//! Compares the statuses that devices return for commands with the tables in the JingZhao interface.
+//! Compares the command statuses that devices return with the tables in the JingZhao interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Runs Debian's OpenSM in a guest. It must yield to the fabric's subnet manager or, if configured not to, must not
-//! disrupt the fabric.
+//! Runs Debian's OpenSM in a guest. By default, it must yield to the fabric's subnet manager. If it is configured not
+//! to yield, it must not disrupt the fabric.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ pub(super) struct Step<K> {
     pub(super) length: Duration,
 }
 
-/// A sequence of disturbances. At first, each kind occurs once, in random order. Later, every kind is drawn at random.
+/// A sequence of disturbances. At first, each kind occurs once, in random order. Afterwards, kinds are drawn at random.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,
@@ -55,7 +55,8 @@ pub(super) struct Plan<K> {
 }
 
 impl<K: Copy> Plan<K> {
-    /// Creates the plan for a lane. It does not depend on the other lanes or on the progress of any lane.
+    /// Creates the plan for a lane (see [`super`]). The plan depends neither on the other lanes nor on the progress of
+    /// any lane.
     ///
     /// # Panics
     /// Panics if `kinds` is empty.

@@ -79,8 +79,8 @@ pub(super) async fn into_guest(
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
         _ => (to.parent().unwrap_or(Path::new("/")).to_owned(), last(to)?.to_owned()),
     };
-    // `-o` discards the owners, since the host's users do not exist in a guest.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
+    // `-o` discards the owners, since the host's users do not exist in a guest.
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
     let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];
     let (feed, input) = channel();

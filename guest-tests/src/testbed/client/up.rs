@@ -234,8 +234,8 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Closes the lease, the socket to the supervisor. The supervisor then stops its guests and exits. Waits up to
-    /// [`STOP_TIMEOUT`] for this, so that no guest outlives this program.
+    /// Closes the socket to the supervisor, which then stops its guests and exits. Waits up to [`STOP_TIMEOUT`] for the
+    /// supervisor, so that no guest outlives this program.
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -251,7 +251,8 @@ impl Drop for Supervisor {
 
 /// Starts this program as a supervisor with the same command line. It runs in a new session, where neither Ctrl-C nor
 /// closing the terminal affects it. If `name` is given, it is added to the command line as the testbed's name. `marker`
-/// marks the command lines of `guest-lab here` and `guest-lab node`, whose defaults differ.
+/// is an option that is added for `guest-lab here` and `guest-lab node`, whose options differ from those of
+/// `guest-lab up`.
 fn start_supervisor(name: Option<&TestbedName>, marker: Option<&str>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;

@@ -108,8 +108,8 @@ impl Neighbours {
     }
 
     /// Learns the MAC of an IP address. Updates an existing dynamic entry. Adds a new entry only if this port is the
-    /// target of the message (`is_target`), because that sender probably intends to communicate with this port (RFC 826,
-    /// "Packet Reception").
+    /// target of the message (`is_target`), because a sender that addresses this port probably intends to communicate
+    /// with it (RFC 826, "Packet Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
         match self.entries.get_mut(&ip) {
             Some(Entry::Static(_)) => {}

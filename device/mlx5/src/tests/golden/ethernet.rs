@@ -10,7 +10,7 @@ use protocol::ids::MacAddr;
 use super::*;
 
 /// The traces, in recording order. In the last one, the driver is unloaded and destroys the objects created earlier.
-/// The traces between netdev-up and VLAN are omitted, as they contain only frames.
+/// Traces eth-4 and eth-5 are omitted, as they contain only frames.
 const TRACES: [&str; 7] = [
     include_str!("../../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
     include_str!("../../../../../protocol/tests/data/mlx5/eth-2-mlx5_ib-probe.txt"),

@@ -1,4 +1,4 @@
-//! A file that is one large hole, on a full tmpfs.
+//! A file that is one large hole, on a full tmpfs. The host cannot provide pages for it, so an access raises SIGBUS.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
