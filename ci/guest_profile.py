@@ -36,13 +36,13 @@ def activity(thread, symbols):
         for what, parts in KERNEL:
             if any(part in name for name in kernel for part in parts):
                 return f"kernel: {what}"
-        return "kernel: else"
+        return "kernel: other"
     if thread.startswith("hca"):
         return "the device"
     # Guest code that QEMU has translated is in no program file. perf attributes it to /tmp/perf-PID.map or to anonymous
     # memory.
     made = any(part in dso.lower() for part in ("/perf-", "jit", "anon"))
-    return "the guest's code, translated" if made else "emulation"
+    return "translated guest code" if made else "emulation"
 
 
 def samples(lines):
@@ -72,8 +72,8 @@ def main():
         sys.exit(f"no figures in {client}")
     counts = collections.Counter()
     for thread, symbols in samples(sys.stdin):
-        kind = next((kind for start, kind in THREADS if thread.startswith(start)), "else")
-        counts[kind, "" if kind in ("idle", "else") else activity(thread, symbols)] += 1
+        kind = next((kind for start, kind in THREADS if thread.startswith(start)), "other")
+        counts[kind, "" if kind in ("idle", "other") else activity(thread, symbols)] += 1
     total = sum(counts.values())
     trip = 2 * typical[0]
     print(f"a round trip takes {trip:.1f} us, or {processors * trip:.1f} us of CPU time on {processors} CPUs:")

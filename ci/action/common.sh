@@ -2,7 +2,7 @@
 set -euo pipefail
 
 die() {
-    # The hosting service shows this line in the summary of the job.
+    # GitHub shows this line in the summary of the job.
     printf '::error::%s\n' "$*"
     exit 1
 }

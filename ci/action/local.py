@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs a composite action without the hosting service.
+"""Runs a composite action without GitHub.
 
     local.py ACTION_FOLDER [--input NAME=VALUE]... [--cache FOLDER]
 
-Runs the steps in order in the current directory and prints the duration of each step, and finally the outputs as NAME=VALUE
-lines. Supports what the project's actions use: `run` steps with bash, `if`, `env`, outputs, GITHUB_PATH, and
+Runs the steps in order in the current directory. Prints the duration of each step and then the outputs, one NAME=VALUE
+per line. Supports what the project's actions use: `run` steps with bash, `if`, `env`, outputs, GITHUB_PATH, and
 actions/cache, whose entries are directories in the folder given with --cache. Anything else is an error, so that a step
 is never skipped unnoticed.
 """
@@ -25,7 +25,7 @@ TOKEN = re.compile(r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<name>[A-Za-z_][\w.-]*)|(
 
 
 class Expression:
-    """An expression of the hosting service: strings, contexts, ==, !=, &&, ||, ! and parentheses."""
+    """A GitHub Actions expression: strings, contexts, ==, !=, &&, ||, ! and parentheses."""
 
     def __init__(self, text, contexts):
         self.contexts = contexts
@@ -88,7 +88,7 @@ class Expression:
     def look_up(self, name):
         value = self.contexts
         for part in name.split("."):
-            # As on the hosting service, an unknown name expands to the empty string.
+            # As on GitHub, an unknown name expands to the empty string.
             value = value.get(part, "") if isinstance(value, dict) else ""
         return value
 
@@ -140,7 +140,7 @@ class Runner:
             condition = step.get("if")
             title = step.get("id") or step.get("uses", "").partition("@")[0] or f"step {number}"
             if condition is not None and not Expression(str(condition), self.contexts).value():
-                print(f"== {title}: skipped, because not: {condition}", flush=True)
+                print(f"== {title}: skipped, because the condition is false: {condition}", flush=True)
                 continue
             begun = time.monotonic()
             if "run" in step:
@@ -195,7 +195,7 @@ class Runner:
         if path.is_symlink():
             path.unlink()
         elif path.exists():
-            raise SystemExit(f"{path} exists; it would be replaced by the entry, so use another HOME, or omit --cache")
+            raise SystemExit(f"{path} exists; the cache entry would replace it. Use another HOME, or omit --cache")
         path.symlink_to(entry)
 
 

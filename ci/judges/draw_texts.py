@@ -3,8 +3,8 @@
 
 Usage: ci/judges/draw_texts.py [--seed N] [--count N]
 
-Prints one numbered piece per block with its place. The same seed draws the same pieces from the same sources. Each kind of
-text gets the same share.
+Prints the pieces as numbered blocks, each with its place. The same seed draws the same pieces from the same sources.
+Each kind of text gets the same share.
 """
 
 import argparse

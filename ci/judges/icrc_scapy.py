@@ -2,9 +2,9 @@
 
 Usage: icrc_scapy.py [--from MAC] [--each N] FILE.pcapng...
 With --from, checks only packets from this MAC address. This is for captures in which the other side violates the
-protocol on purpose. With --each, checks only the first N packets of each opcode and length. Fails if scapy computes a different ICRC for a packet, or if there are no RoCE packets. A frame may
-occur more than once if it was captured at both ends or retransmitted. Its ICRC is computed only once, because scapy
-takes about a millisecond per frame.
+protocol on purpose. With --each, checks only the first N packets of each opcode and length. Fails if scapy computes a
+different ICRC for a packet, or if there are no RoCE packets. A frame may occur more than once if it was captured at
+both ends or retransmitted. Its ICRC is computed only once, because scapy takes about a millisecond per frame.
 """
 
 import argparse

@@ -96,7 +96,7 @@ class Side:
             self.agent.remove_remote_agent(PEER)
             self.agent.invalidate_local_metadata(sys.argv[3], PORT)
         else:
-            poll("the peer's goodbye", lambda: not self.agent.check_remote_metadata(PEER))
+            poll("the peer to disconnect", lambda: not self.agent.check_remote_metadata(PEER))
         self.agent.deregister_memory(self.registered)
 
 
@@ -104,7 +104,7 @@ def poll(what, condition):
     deadline = time.monotonic() + LIMIT
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not come within {LIMIT} s")
+            raise SystemExit(f"timed out after {LIMIT} s waiting for {what}")
         time.sleep(0.001)
 
 

@@ -117,7 +117,7 @@ class Driver:
         end = time.monotonic() + LIMIT
         while (word := self.bar0.load(HCR + 0x18)) & GO:
             if time.monotonic() > end:
-                raise RuntimeError("go is still set")
+                raise RuntimeError("the go bit is still set: the command did not complete")
         return word >> 24
 
     def command(self, op, expected=0, inbox=b"", **parameters):

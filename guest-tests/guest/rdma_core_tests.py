@@ -95,7 +95,7 @@ def judge(test):
     if result.skipped:
         return "skipped", result.skipped[0][1]
     wrong = [text for _, text in result.errors + result.failures]
-    wrong += ["passed, though marked to fail" for _ in result.unexpectedSuccesses]
+    wrong += ["passed, although it is marked as an expected failure" for _ in result.unexpectedSuccesses]
     return ("failed", "\n".join(wrong)) if wrong else ("passed", "")
 
 

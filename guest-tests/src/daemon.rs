@@ -170,7 +170,7 @@ impl HcaSpec {
     /// # Errors
     /// Fails if no ports are free.
     pub fn mesh<const N: usize>() -> Result<[Self; N]> {
-        Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N} devices"))
+        Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("expected {N} HCAs in the mesh"))
     }
 
     /// Returns settings for `count` HCAs numbered from 1, each a peer of all others.
@@ -466,7 +466,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
 /// # Errors
 /// Fails if no ports are free.
 pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
-    free_ports(N)?.try_into().map_err(|_| anyhow!("not {N} UDP ports"))
+    free_ports(N)?.try_into().map_err(|_| anyhow!("expected {N} UDP ports"))
 }
 
 /// Returns `count` free ports that have not been returned before.

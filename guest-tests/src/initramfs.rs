@@ -75,7 +75,7 @@ impl Initramfs {
     /// Appends an entry: a header, the name and the content. The name and the content are each padded to a multiple of
     /// four bytes. After its magic number, the header has thirteen fields of eight hexadecimal digits.
     fn entry(&mut self, path: &str, mode: u32, content: &[u8], device: (u32, u32)) {
-        let len = u32::try_from(content.len()).expect("what goes into an initramfs is below 4 GiB");
+        let len = u32::try_from(content.len()).expect("initramfs content is smaller than 4 GiB");
         let name_len = u32::try_from(path.len() + 1).expect("paths are short");
         self.entries += 1;
         let (links, owner, time, checksum, disk) = (1, 0, 0, 0, 0);

@@ -182,7 +182,7 @@ impl<T> SparseTable<T> {
 
 fn index_of(root: usize, node: usize, leaf: usize) -> u32 {
     let index = (root << (LEAF_BITS + NODE_BITS)) | (node << LEAF_BITS) | leaf;
-    u32::try_from(index).expect("made of the parts of a u32")
+    u32::try_from(index).expect("the parts are those of a u32 index")
 }
 
 impl<T> Default for Node<T> {

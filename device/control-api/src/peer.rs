@@ -14,8 +14,8 @@ pub struct UdpPeerEntry {
     /// The peer's address and port (ADDRESS:PORT). The configuration file can specify a DNS name instead: either
     /// HOST:PORT, where each address of HOST is a peer, or the name of an SRV record (_SERVICE._udp.DOMAIN), where
     /// each address of each target is a peer. hcad looks up the name again when its TTL expires, but at most once per
-    /// second and at least once per hour. After an answer without records, it does so within 30 seconds. The device's
-    /// own address is never a peer.
+    /// second and at least once per hour. After an answer without records, hcad looks up the name again within
+    /// 30 seconds. The device's own address is never a peer.
     pub addr: PeerAddr,
     /// The peer's device number, 1 to 49150. The peer's MAC is derived from this number. Cannot be combined with `mac`
     /// or with the name of an SRV record. If `id` is set and HOST has several addresses, only the lowest one is a peer.

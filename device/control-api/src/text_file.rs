@@ -26,7 +26,7 @@ pub fn read(path: &Path) -> io::Result<String> {
             kind if kind.is_fifo() => "a FIFO",
             kind if kind.is_char_device() => "a character device",
             kind if kind.is_block_device() => "a block device",
-            _ => "of unknown type",
+            _ => "a file of unknown type",
         };
         return Err(io::Error::other(format!("not a regular file but {name}")));
     }

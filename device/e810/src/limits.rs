@@ -79,7 +79,7 @@ pub const MAX_TIMERS: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Maximum number of queue pairs, 2^5 to 2^13. The driver reserves three of them. This is also the
+    /// Maximum number of queue pairs, 2^5 to 2^13. The driver reserves three of them. This limit is also the
     /// maximum number of multicast groups.
     pub max_qps: Count<5, 13>,
     /// Maximum number of completion queues, 2^6 to 2^14. The driver uses two per queue pair.

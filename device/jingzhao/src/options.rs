@@ -21,7 +21,7 @@ pub enum SqAddr {
     Unit,
     /// Doorbells in slots, links in bytes, as in the public kernel driver.
     Index,
-    /// Detected for each QP by checking which unit makes a doorbell point to the slot after the last WQE.
+    /// Detected for each QP: the unit with which a doorbell points to the slot after the last WQE.
     Auto,
 }
 
@@ -52,10 +52,11 @@ pub struct QueueOptions {
     /// in ERR never stops flushing.
     pub rq_clear: bool,
     /// J-23: treat a receive WQE of a user queue as posted only if its valid bit is set. The public user library always
-    /// sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, WQEs from
-    /// before the RESET look like those of software that does not use the bit. The library also sets the bit before it
-    /// writes the rest of the WQE. With this option, the device uses a receive WQE only when it is complete. To detect
-    /// this, RST2INIT marks all slots as not written. Software may post receives as soon as the QP is in INIT (J-50).
+    /// sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, the device
+    /// cannot distinguish WQEs from before the RESET from those of software that does not use the bit. The library also
+    /// sets the bit before it writes the rest of the WQE. With this option, the device uses a receive WQE only when it
+    /// is complete. To detect this, RST2INIT marks all slots as not written. Software may post receives as soon as the
+    /// QP is in INIT (J-50).
     pub rq_valid_bit: bool,
     /// J-21: do not write a completion for a send WQE without the signalled bit, unless the WQE fails. Do not use this
     /// option with the public driver. Its kernel consumers never set the bit, and the driver does not report to the

@@ -218,7 +218,7 @@ impl SimHost {
     /// # Panics
     /// Panics if the key is unknown.
     pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
-        &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
+        &mut self.regions.get_mut(&key).expect("the caller added the region").bytes
     }
 
     /// Posts a send request. The caller must then call `notify_send` on the engine.

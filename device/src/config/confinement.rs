@@ -22,8 +22,8 @@ pub struct ConfinementEntry {
     /// sockets of devices in this file, are always allowed.
     pub sockets: Vec<PathBuf>,
     /// Directories from which hcad can read files after startup. If the configuration file has been replaced
-    /// rather than edited in place, hcad can reload it on SIGHUP only if its directory is listed here.
-    /// `hcactl reload` always works.
+    /// rather than edited in place, hcad can reload it on SIGHUP only if the file's directory is listed
+    /// here. `hcactl reload` always works.
     pub readable: Vec<PathBuf>,
     /// Allow devices that are added at run time to use the tap fabric. The tap fabric is always allowed if a
     /// device in this file uses it.

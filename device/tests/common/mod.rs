@@ -65,7 +65,7 @@ pub(crate) fn landlock_abi() -> c_long {
 /// A daemon that is killed at the end of the test.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
-    #[allow(dead_code, reason = "not every test looks into it")]
+    #[allow(dead_code, reason = "not every test reads the directory")]
     pub(crate) folder: TempDir,
     #[allow(dead_code, reason = "not every test has one device, or connects to it")]
     pub(crate) socket: PathBuf,

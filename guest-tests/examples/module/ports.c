@@ -31,5 +31,5 @@ static void __exit ports_exit(void)
 
 module_init(ports_init);
 module_exit(ports_exit);
-MODULE_DESCRIPTION("Says what ports RDMA devices have");
+MODULE_DESCRIPTION("Prints the state of port 1 of each RDMA device");
 MODULE_LICENSE("Dual BSD/GPL");

@@ -205,7 +205,7 @@ async fn guard(at: &mut impl Endpoint, off: u64, len: u64) -> Result<()> {
 /// section A17.4.5.1).
 fn check_grh(area: &[u8], requester: &impl Endpoint, responder: &impl Endpoint) -> Result<()> {
     const UDP: u8 = 17;
-    ensure!(area.len() == 40, "{} bytes of GRH", area.len());
+    ensure!(area.len() == 40, "the GRH area has {} bytes, expected 40", area.len());
     let is_right = match (requester.ip(), responder.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             area[20] == 0x45

@@ -58,9 +58,11 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     save(&folder)?;
     let cluster = Cluster::start(&site, &run).await.context(hint.clone())?;
     let node = Node { lab, cluster: &cluster, folder };
-    report.case("srun starts a guest per task; output has its rank", &hint, ring(&node)).await?;
+    report
+        .case("srun starts one guest per task and labels its output with the rank", &hint, ring(&node))
+        .await?;
     report.case("an MPI job over RDMA between the guests of two hosts", &hint, mpi(&node)).await?;
-    report.case("a failed rank ends the others, with its exit status", &hint, failure(&node)).await?;
+    report.case("a failed rank terminates the other ranks", &hint, failure(&node)).await?;
     report.case("the daemons of Slurm exit cleanly", &hint, cluster.stop()).await
 }
 

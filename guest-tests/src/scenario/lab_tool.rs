@@ -504,7 +504,7 @@ async fn killed(user: &User) -> Result<()> {
 
 async fn bound(user: &User) -> Result<()> {
     let mut job = tokio::process::Command::new("sleep").arg("777").kill_on_drop(true).spawn()?;
-    let id = job.id().context("it has ended")?.to_string();
+    let id = job.id().context("the job has already exited")?.to_string();
     user.run(&["up", "rxe", "--count", "1", "--for-pid", &id]).await?.succeeded()?;
     let processes = user.processes("rxe").await?;
     job.kill().await?;

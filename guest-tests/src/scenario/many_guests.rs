@@ -118,7 +118,7 @@ impl<'a> Host<'a> {
         ))
     }
 
-    /// Kills a daemon or a guest during its traffic and replaces it, while all other groups communicate.
+    /// Kills and replaces a daemon or a guest that carries traffic, while all other groups communicate.
     async fn disturb(&mut self, pairs: &[Group], victim: usize, kind: Victim) -> Result<()> {
         let (with_victim, others): (Vec<&Group>, Vec<&Group>) =
             pairs.iter().partition(|group| group.members.contains(&victim));

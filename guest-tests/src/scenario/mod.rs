@@ -239,7 +239,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "connectx-reloads",
-        "mlx5_core and mlx5_ib are loaded 50 times without a leak, after a kernel panic, and with 1 and 8 CPUs",
+        "mlx5_core and mlx5_ib are loaded 50 times without a leak; then a kernel panic, and guests with 1 and 8 CPUs",
         |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
     ),
     Scenario::new(
@@ -367,7 +367,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "connectx-dpdk",
-        "DPDK's testpmd forwards frames between two ConnectX over 4 queues each, and so connects two guests",
+        "DPDK's testpmd connects two guests by forwarding frames between two ConnectX with 4 queues each",
         |lab, report| Box::pin(nic::dpdk::run(lab, report, nic::dpdk::Driver::Mlx5)),
     ),
     Scenario::new(
@@ -459,7 +459,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "dpdk",
-        "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
+        "DPDK's testpmd connects two guests, which use Debian's ice, by forwarding frames between two E810s",
         |lab, report| Box::pin(nic::dpdk::run(lab, report, nic::dpdk::Driver::Ice)),
     ),
     Scenario::new(
@@ -623,7 +623,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "hot-unplug",
-        "a card is unplugged during its traffic and plugged in again, if QEMU supports it",
+        "a card is unplugged while it carries traffic and plugged in again, if QEMU supports it",
         |lab, report| Box::pin(operator::hot_unplug::run(lab, report)),
     ),
     Scenario::new(
@@ -638,7 +638,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "lab-tool-full",
-        "lab-tool, plus adding Debian packages to the guests, which are downloaded each time",
+        "lab-tool, plus adding Debian packages, which are downloaded each time, to the guests",
         |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Full)),
     ),
     Scenario::new(
@@ -648,7 +648,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "impair",
-        "guest-lab --impair: content on impaired networks, partitions, flapping links, repeated random trouble",
+        "guest-lab --impair: content on impaired networks, partitions, flapping links, repeated random impairments",
         |lab, report| Box::pin(lab_tool::impair::run(lab, report)),
     ),
     Scenario::new(

@@ -20,5 +20,5 @@ pub(crate) const DOORBELL_RECORD_REMAPS: [Explained; 2] = [
         rule: "map_over_mapped",
         why: "the driver maps a program's page of doorbell records again without unmapping it first (T55)",
     },
-    Explained { rule: "map_same_page", why: "this is the same page (T55)" },
+    Explained { rule: "map_same_page", why: "the driver maps the same page again at the same address (T55)" },
 ];

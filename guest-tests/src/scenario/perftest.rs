@@ -191,7 +191,7 @@ impl Bound {
     pub(super) fn text(self) -> String {
         match self {
             Self::AtLeast(ratio) => format!("at least {ratio} times"),
-            Self::AtMost(ratio) => format!("at most {ratio:.2} of"),
+            Self::AtMost(ratio) => format!("at most {ratio:.2} times"),
         }
     }
 }

@@ -67,11 +67,13 @@ impl Driver {
         let disk = disk_of(&module).with_context(|| hint.clone())?;
         let started = StockNode::start_alone(self.device, lab, &run, vec![disk], Some(self.explained)).await;
         let mut node = started.with_context(|| hint.clone())?;
-        report.case("the unmodified driver is not reported", &hint, self.expect_no_report(&mut node)).await?;
+        report
+            .case("the unmodified driver triggers no reports", &hint, self.expect_no_report(&mut node))
+            .await?;
         for planted in self.planted {
             report.case(planted.about, &hint, self.expect_reports(&mut node, planted)).await?;
         }
-        let title = "the correct driver is still not reported";
+        let title = "the correct driver still triggers no reports";
         report.case(title, &hint, self.expect_no_report(&mut node)).await?;
         report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
     }

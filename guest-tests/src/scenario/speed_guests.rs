@@ -127,8 +127,13 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     line(&table(&rows))?;
     for row in &rows {
         for (device, of, bound) in row.bounds() {
-            let name =
-                format!("{} on {}, {} for {}", row.figure.name(), DEVICES[device], bound.text(), DEVICES[of]);
+            let name = format!(
+                "{} on {}: {} that on {}",
+                row.figure.name(),
+                DEVICES[device],
+                bound.text(),
+                DEVICES[of]
+            );
             report.case(&name, &hint, async { row.judge(device, of, bound) }).await?;
         }
     }

@@ -285,7 +285,7 @@ async fn switch_capture(
     control.ask(&["capture", "off"]).await?;
     let taken = std::fs::metadata(&file)?.len();
     std::fs::remove_file(&file)?;
-    ensure!(taken > 0, "an empty capture");
+    ensure!(taken > 0, "the capture is empty");
     Ok(())
 }
 

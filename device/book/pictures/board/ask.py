@@ -36,7 +36,7 @@ def empty_queries(server, file, begin, end, scrape):
         query = expr.replace("$__rate_interval", f"{4 * scrape}s").replace("$device", ".*").replace("$job", ".*")
         if not has_values(ask(server, "query_range", query=query, start=begin, end=end, step=scrape)):
             empty.append(f"{title}: {expr}")
-    print(f"{len(queries) - len(empty)} of {len(queries)} queries of {file} have found something; nothing:")
+    print(f"{len(queries) - len(empty)} of {len(queries)} queries of {file} returned values; these returned none:")
     print("".join(f"    {line}\n" for line in empty), end="")
 
 

@@ -75,7 +75,7 @@ impl Resources {
         if let Some(room) = self.left.get_mut(&kind) {
             let after = room.checked_add(count).filter(|after| *after <= FUNCTION_FILTERS);
             *room = after.ok_or(AdminError::no_entry(
-                "more filters freed than allocated, allocated:",
+                "more filters freed than were allocated; number allocated:",
                 (FUNCTION_FILTERS - *room).into(),
             ))?;
             return Ok(());

@@ -9,7 +9,7 @@ strict_rules! {
     NO_REGISTER "no_register" "2.1, 7.1";
     /// A command that reuses the token of the previous command, so that stale mailbox blocks look valid.
     TOKEN_REUSED "token_reused" "3.1";
-    /// Giving the device a page that it already has.
+    /// A page that the driver gives to the device although the device already has it.
     PAGE_GIVEN_TWICE "page_given_twice" "5.1";
     /// TEARDOWN_HCA or DISABLE_HCA while objects exist.
     TEARDOWN_IN_USE "teardown_in_use" "4.3";
@@ -60,7 +60,7 @@ strict_rules! {
     /// A UMR that makes a key valid again with the same low byte, on a QP other than the kernel's UMR QP.
     KEY_REUSED "key_reused" "13.3";
 
-    /// A doorbell record of an SQ or RQ whose counter is behind the work requests that the device has consumed.
+    /// An SQ or RQ doorbell record that counts fewer work requests than the device has consumed.
     RECORD_BACK "record_back" "7.3";
     /// An LSO whose inline header does not end with a TCP or UDP header, or whose payload is empty or too long.
     LSO_HEADER "lso_header" "16.1, 16.5";

@@ -123,7 +123,7 @@ impl Checker<'_> {
             let same = || stored(host, pair, id.side, into, bytes.len()) == Some(bytes.clone());
             op.takes_receive() && !op.refused && op.fails.is_empty() && fits(op, done).is_ok() && same()
         });
-        let (index, _) = found.ok_or_else(|| format!("no message from request {skip} on matches"))?;
+        let (index, _) = found.ok_or_else(|| format!("no message matches, starting at request {skip}"))?;
         ensure!(
             done.remote_qpn == pair.ends[peer.side].qpn,
             "the completion reports a remote QP that did not send request {index}"

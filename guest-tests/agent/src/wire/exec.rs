@@ -203,7 +203,12 @@ impl Frame for ToGuest {
     }
 
     fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame> {
-        let wrong = || BadFrame(format!("frame {kind} to the guest with {} bytes", payload.len()));
+        let wrong = || {
+            BadFrame(format!(
+                "invalid frame of kind {kind} to the guest, with {} bytes of payload",
+                payload.len()
+            ))
+        };
         match (kind, payload.len()) {
             (1, _) => of_json(&payload).map(Self::Start),
             (2, _) => Ok(Self::Input(payload)),
@@ -242,7 +247,12 @@ impl Frame for ToHost {
     }
 
     fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame> {
-        let wrong = || BadFrame(format!("frame {kind} to the host with {} bytes", payload.len()));
+        let wrong = || {
+            BadFrame(format!(
+                "invalid frame of kind {kind} to the host, with {} bytes of payload",
+                payload.len()
+            ))
+        };
         let failed = |kind| {
             let reason = String::from_utf8_lossy(&payload).into_owned();
             Ok(Self::Failed(StartError { kind, reason }))

@@ -24,11 +24,11 @@ const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let mut pair = super::start(lab, "strict-mlx5", &[]).await?;
     let hint = pair.hint();
-    report.case("loading the drivers is not reported", &hint, loads(&mut pair)).await?;
+    report.case("loading the drivers triggers no reports", &hint, loads(&mut pair)).await?;
     for case in CASES {
-        report.case(&format!("{case} is not reported"), &hint, exchanges(&mut pair, case)).await?;
+        report.case(&format!("{case} triggers no reports"), &hint, exchanges(&mut pair, case)).await?;
     }
-    report.case("unloading the drivers is not reported", &hint, unloads(&mut pair)).await?;
+    report.case("unloading the drivers triggers no reports", &hint, unloads(&mut pair)).await?;
     report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }

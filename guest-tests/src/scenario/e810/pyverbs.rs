@@ -59,7 +59,7 @@ const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 
-const NO_RESET: &str = "a failed QP cannot be reused: on RESET, the driver leaves it in its own error state (irdma_modify_qp_roce, verbs.c), from which it rejects INIT";
+const NO_RESET: &str = "a failed QP cannot be reused: on RESET, the driver keeps the QP in an internal error state and then rejects INIT (irdma_modify_qp_roce, verbs.c)";
 
 const FAILURES: &[Failure] = &[
     Failure { test: "tests.test_mr.MRTest.test_mr_rereg_addr", why: NO_RESET },
@@ -70,17 +70,17 @@ const FAILURES: &[Failure] = &[
     },
 ];
 
-const NO_ATOMICS: &str = "hardware of the second generation has none, nor has libirdma";
+const NO_ATOMICS: &str = "neither second-generation hardware nor libirdma supports atomic operations";
 const NO_XRC: &str = "the driver has no XRC domains";
 const NO_EX: &str = "libirdma creates QPs only through the original verbs API";
 const NO_EX_WR: &str = "libirdma supports extended CQs, but not with the options of the test";
 const NO_DM: &str = "the hardware has no device memory";
-const NO_MW: &str = "the driver has no memory windows on hardware of the second generation";
-const NO_TYPE_2: &str = "libirdma makes windows of type 1 only (irdma_ualloc_mw, uverbs.c)";
+const NO_MW: &str = "the driver has no memory windows on second-generation hardware";
+const NO_TYPE_2: &str = "libirdma creates only memory windows of type 1 (irdma_ualloc_mw, uverbs.c)";
 const NO_ODP: &str = "the hardware does not support on-demand paging";
 const NO_DMABUF: &str = "the guest has no GPU";
 const NO_RAW: &str = "the driver has RC and UD only (section 13.1)";
-const NO_SRQ: &str = "hardware of the second generation has none";
+const NO_SRQ: &str = "second-generation hardware has no SRQs";
 const NO_PARENT: &str = "libirdma does not support custom allocators";
 
 const MW_SKIPS: &[Skip] = &[
@@ -166,7 +166,7 @@ const SKIPS: &[Skip] = &[
     skip(
         "tests.test_rdmacm.CMTestCase.test_rdmacm_async_traffic",
         "Can not run the test over irdma device",
-        "the suite leaves it out for this driver",
+        "the suite excludes this driver from the test",
     ),
     skip(
         "tests.test_relaxed_ordering.RoTestCase.test_ro_xrc_traffic",

@@ -14,8 +14,8 @@ use crate::scenario::impairments::Impairments;
 /// rate, and HCA 2 receives every notification.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let daemons = mesh.daemons.as_slice();
-    let [_, sender, receiver, ..] = daemons else { anyhow::bail!("seven daemons") };
-    let [_, a, b, ..] = mesh.stations.as_mut_slice() else { anyhow::bail!("eight stations") };
+    let [_, sender, receiver, ..] = daemons else { anyhow::bail!("expected seven daemons") };
+    let [_, a, b, ..] = mesh.stations.as_mut_slice() else { anyhow::bail!("expected eight stations") };
     let mut marks = Impairments::default();
     marks.add(receiver, &["rx", "--opcode", "RDMA WRITE Middle", "mark-ce"]).await?;
     connect(a, b, Service::Rc, 1024).await?;

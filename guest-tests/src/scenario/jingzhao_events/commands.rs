@@ -68,7 +68,10 @@ async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { vector: 21, buffer_pd: Some(77), ..CreateEq::default() };
     let unwritable = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;
     let eq = Watch::create(driver, 22, &[kind::COMMAND, kind::LOCAL_CATASTROPHIC]).await?;
-    ensure!(unwritable.eq.eqn < eq.eq.eqn, "{unwritable:?} is not the lower one of {eq:?}");
+    ensure!(
+        unwritable.eq.eqn < eq.eq.eqn,
+        "the unwritable EQ must have the lower number: {unwritable:?}, {eq:?}"
+    );
     nop(driver, 1).await?;
     eq.expect(driver, Event::of(kind::LOCAL_CATASTROPHIC, 0)).await?;
     unwritable.destroy(driver).await?;

@@ -78,16 +78,16 @@ fn attempts(qp: &TestQp, row: &Row) -> Vec<Attempt> {
     };
     for attribute in row.req.iter().chain(row.opt) {
         let (name, bit) = (attribute.name, 1 << attribute.bit);
-        attempt(format!("{name} and zeros elsewhere"), bit, give(blank(), attribute));
-        attempt(format!("{name} and other values elsewhere"), bit, others());
+        attempt(format!("{name} selected, zeros in other fields"), bit, give(blank(), attribute));
+        attempt(format!("{name} selected, values in all fields"), bit, others());
         // Zero is neither a valid port nor a valid MTU.
         if ![PORT.bit, PATH_MTU.bit].contains(&attribute.bit) {
-            attempt(format!("{name} of zero"), bit, blank());
+            attempt(format!("{name} selected, with value zero"), bit, blank());
         }
     }
     let taken = row.req.iter().chain(row.opt).fold(0, |mask, attribute| mask | 1 << attribute.bit);
-    attempt("no name".to_owned(), 0, others());
-    attempt("the names of all others".to_owned(), ALL_BITS & !taken, others());
+    attempt("no attribute selected".to_owned(), 0, others());
+    attempt("all attributes selected that the row does not accept".to_owned(), ALL_BITS & !taken, others());
     attempts
 }
 

@@ -166,7 +166,10 @@ fn differences(service: Service, outcomes: &BTreeMap<Key, Outcome>) -> Vec<Strin
     }
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
         if !states().any(|from| row.from.contains(&from)) {
-            wrong.push(format!("{:?} -> {:?} by {:03X}h starts nowhere", row.from, row.to, row.op));
+            wrong.push(format!(
+                "{:?} -> {:?} by {:03X}h has no start state that occurs with {service:?}",
+                row.from, row.to, row.op
+            ));
         }
         for from in states().filter(|from| row.from.contains(from)) {
             let shown = outcomes.iter().any(|(&(state, op, _), &outcome)| {

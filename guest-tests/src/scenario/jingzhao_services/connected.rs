@@ -129,7 +129,7 @@ impl Link {
             }
             self.renew(pair).await?;
         }
-        bail!("the fabric lost packets of {ATTEMPTS} messages of {len} bytes in a row")
+        bail!("{ATTEMPTS} attempts in a row to send {len} bytes lost packets")
     }
 
     /// Checks the fields of a send CQE (section 7.1).

@@ -180,7 +180,8 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
             // A message is lost only if at least one of its packets is lost.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
-                "{arrived} messages arrived although {lost} packets were lost"
+                "{} messages did not arrive, but only {lost} packets were lost",
+                MESSAGES - arrived
             );
             break;
         };

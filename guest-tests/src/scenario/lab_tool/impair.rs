@@ -49,7 +49,7 @@ pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<(
     let case = changing(&user);
     report.case("a partition and flapping links begin and end", &hint, case).await?;
     let case = random(&user, &folder);
-    report.case("random trouble is repeated with its seed", &hint, case).await
+    report.case("random impairments are repeated with the same seed", &hint, case).await
 }
 
 async fn refusals(user: &User) -> Result<()> {

@@ -23,9 +23,9 @@ pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<(
     let hint = format!("transcripts of all commands: {}", run.path().display());
     let user = User::new(lab, &run)?.bound();
     let case = storage(&user, "nvme-of", "/dev/nvme0n1", "/dev/vdc", "oflag=direct");
-    report.case("nvme-of: guest a stores what guest b writes to its disk", &hint, case).await?;
+    report.case("nvme-of: guest a stores the data that guest b writes to the NVMe disk", &hint, case).await?;
     let case = storage(&user, "nfs", "/mnt/file", "/export/file", "conv=fsync");
-    report.case("nfs: guest a stores what guest b writes to its directory", &hint, case).await?;
+    report.case("nfs: guest a stores the data that guest b writes to the NFS directory", &hint, case).await?;
     report
         .case("ucx: perftest has a server, and MPI has ranks in both guests", &hint, ucx(&user, run.path()))
         .await

@@ -43,7 +43,7 @@ const KNOWN: Known =
 
 const FAILURES: &[Failure] = &[Failure {
     test: "tests.test_cq.CQTest.test_resize_cq",
-    why: "RESIZE_CQ to fewer entries than are in use returns status 0x40 (mthca interface, sections 2.3 and 3.5), which the driver (mthca_status_to_errno, mthca_cmd.c) converts to ENOMEM; neither the driver nor libmthca checks first, and the test expects EINVAL",
+    why: "RESIZE_CQ to fewer entries than are in use returns status 0x40 (mthca interface, sections 2.3 and 3.5). The driver (mthca_status_to_errno, mthca_cmd.c) converts it to ENOMEM, but the test expects EINVAL. Neither the driver nor libmthca checks the number before the command",
 }];
 
 const NO_XRC: &str = "the driver has no XRC domains";
@@ -76,7 +76,7 @@ const SKIPS: &[Skip] = &[
     skip(
         "tests.test_device.DeviceTest.test_query_gid_ex_bad_flow",
         "All gid indices populated",
-        "the driver makes a GID of the subnet's prefix and every entry of the table, used or not",
+        "the driver combines every table entry, used or not, with the subnet prefix into a GID",
     ),
     skip("tests.test_flow", "Must be run by root on Ethernet link layer", IS_IB),
     skip("tests.test_mr.DeviceMemoryAPITest", "Device memory is not supported", NO_DM),

@@ -36,11 +36,11 @@ const END: u32 = 99;
 /// Receive modes of guest `b`: a name, the kind of packet socket membership to add, and the marks of the frames to
 /// accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
-    ("nothing else", None, &[TO_OWN, TO_BROADCAST]),
+    ("no membership", None, &[TO_OWN, TO_BROADCAST]),
     ("one group", Some("group"), &[TO_OWN, TO_BROADCAST, TO_GROUP]),
     ("all groups", Some("all_groups"), &[TO_OWN, TO_BROADCAST, TO_GROUP, TO_OTHER_GROUP]),
-    ("everything", Some("promiscuous"), &[TO_OWN, TO_BROADCAST, TO_GROUP, TO_OTHER_GROUP, TO_UNKNOWN]),
-    ("nothing else, again", None, &[TO_OWN, TO_BROADCAST]),
+    ("promiscuous", Some("promiscuous"), &[TO_OWN, TO_BROADCAST, TO_GROUP, TO_OTHER_GROUP, TO_UNKNOWN]),
+    ("no membership, again", None, &[TO_OWN, TO_BROADCAST]),
 ];
 
 /// Sends frames to every destination in each receive mode and checks which of them guest `b` accepts.
@@ -76,13 +76,13 @@ async fn all(a: &mut Station, sender: LineProgram, b: &mut Station, receiver: Li
             sender.ask::<()>(LIMIT, &mut a.vm, "send", json!({ "frames": frames })).await?;
             let until = json!({ "until": END, "seconds": ARRIVAL_SECONDS });
             let marks = receiver.ask::<Vec<u32>>(LIMIT, &mut b.vm, "marks", until).await;
-            let marks = marks.with_context(|| format!("receive filter: {name}"))?;
+            let marks = marks.with_context(|| format!("receive mode {name:?}"))?;
             if marks == expected {
                 break;
             }
             ensure!(
                 Instant::now() < deadline,
-                "receivers of {name} received {marks:?}, expected {expected:?}"
+                "receive mode {name:?}: received {marks:?}, expected {expected:?}"
             );
         }
         if kind.is_some() {

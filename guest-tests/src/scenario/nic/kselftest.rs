@@ -112,7 +112,7 @@ const KNOWN: &[Known] = &[
         ],
         nics: &["e810"],
         kernel: "",
-        reason: "ice has no netdev_stat_ops, and so no statistics of queues",
+        reason: "ice has no netdev_stat_ops, so it has no queue statistics",
     },
     Known {
         tests: &[
@@ -124,7 +124,7 @@ const KNOWN: &[Known] = &[
         nics: &["e810"],
         kernel: "",
         // See ice_ethtool_ops in ice/ice_ethtool.c. Linux 6.12's ice_set_rxfh returns EOPNOTSUPP.
-        reason: "ice has no create_rxfh_context, and so cannot add RSS contexts",
+        reason: "ice has no create_rxfh_context, so it cannot add RSS contexts",
     },
     Known {
         tests: &[
@@ -150,7 +150,7 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/hw/nk_qlease.py"],
         nics: &["e810"],
         kernel: "",
-        reason: "ice has no queue_mgmt_ops, and so cannot lease queues",
+        reason: "ice has no queue_mgmt_ops, so it cannot lease queues",
     },
     Known {
         tests: &["drivers/net/hw/nic_timestamp.py"],
@@ -255,7 +255,7 @@ const KNOWN: &[Known] = &[
         tests: &["drivers/net/napi_threaded.py", "drivers/net/queues.py queues.check_xsk"],
         nics: ALL,
         kernel: "6.12",
-        reason: "the kernel does not report whether a NAPI has a thread, or a queue an AF_XDP socket",
+        reason: "the kernel does not report whether a NAPI has a thread or whether a queue has an AF_XDP socket",
     },
     Known {
         tests: &["drivers/net/napi_threaded.py"],
@@ -280,7 +280,7 @@ const KNOWN: &[Known] = &[
         nics: &["virtio"],
         kernel: "",
         // See virtnet_napi_enable in drivers/net/virtio_net.c.
-        reason: "the driver does not call netif_napi_set_irq, and so the kernel cannot report interrupts",
+        reason: "the driver does not call netif_napi_set_irq, so the kernel cannot report interrupts",
     },
 ];
 

@@ -422,14 +422,14 @@ fn table(all: &[Results]) -> String {
         }
         write!(text, "  {}", first.measure.unit()).expect("writing to a String cannot fail");
     }
-    text + "\nxN: N times as much on the first NIC"
+    text + "\nxN: the value of the first NIC is N times the value of this NIC"
 }
 
 /// Returns a table of the CPU time per round trip, with one line per NIC and round-trip measurement.
 fn costs(all: &[Results]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",
-        "a round trip takes", "", "virtual CPUs", "rest of QEMU", "hcad", "waiting", "MMIO", "MSI-X"
+        "per round trip", "", "virtual CPUs", "rest of QEMU", "hcad", "waiting", "MMIO", "MSI-X"
     );
     for found in all.iter().filter(|found| found.measure.is_of_round_trips()) {
         let each = |amount: f64| amount / found.round_trips;
@@ -446,7 +446,7 @@ fn costs(all: &[Results]) -> String {
         write!(text, "{waited:>12}{messages:>10.1}{interrupts:>10.1}")
             .expect("writing to a String cannot fail");
     }
-    text + "\nsum of both ends; sleeps counts wake-ups from sleep, waiting is the time spent waiting for a CPU"
+    text + "\nEach value is the sum of both ends. sleeps: wake-ups from sleep. waiting: time spent waiting for a CPU."
 }
 
 /// Writes the ratios to a file in the format of `ci/bench`.

@@ -44,7 +44,7 @@ pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<(
         result
     };
     report
-        .case("the card is unplugged during its traffic, and its peer is unaffected", &hint, unplug)
+        .case("the card is unplugged while it carries traffic, and its peer is unaffected", &hint, unplug)
         .await?;
     let again = async {
         if aborts {

@@ -130,7 +130,7 @@ fn huge_files(client: &mut Client, files: &mut Vec<OwnedFd>) -> Result<u64> {
 
 /// Unmaps every second page of a window. Returns the number of unmapped pages.
 fn many_windows(client: &mut Client) -> Result<u64> {
-    ensure!(client.map(0, EVERYTHING, None)?.is_ok(), "not mapped");
+    ensure!(client.map(0, EVERYTHING, None)?.is_ok(), "the daemon rejected the mapping");
     let holes: Vec<u64> = (0..HOLES).map(|hole| (2 * hole + 1) * PAGE).collect();
     let mut taken = 0;
     for batch in holes.chunks(BATCH) {
@@ -141,7 +141,7 @@ fn many_windows(client: &mut Client) -> Result<u64> {
 
 /// Maps memory and makes the device write to it. Returns 1 if the write succeeded and 0 if it failed.
 fn touch(client: &mut Client, address: u64, map: impl FnOnce(&mut Client) -> Result<bool>) -> Result<u64> {
-    ensure!(map(client)?, "not mapped");
+    ensure!(map(client)?, "the daemon rejected the mapping");
     Ok(u64::from(query_adapter(client, address)? == 0))
 }
 

@@ -252,7 +252,10 @@ impl<'a> Link<'a> {
     pub(super) fn expect(&mut self, op: &str, n: u32) -> Result<Packet> {
         let packet = self.next()?;
         let expected = Self::own_psn(n);
-        ensure!(packet.is(op) && packet.psn == expected, "not {op} with PSN {expected:#x}: {packet:?}");
+        ensure!(
+            packet.is(op) && packet.psn == expected,
+            "expected {op} with PSN {expected:#x}, received {packet:?}"
+        );
         Ok(packet)
     }
 
@@ -265,7 +268,7 @@ impl<'a> Link<'a> {
         let same = if is_ack { aeth.syndrome & 0xe0 == 0 } else { aeth.syndrome == syndrome };
         ensure!(
             packet.is("RC_ACKNOWLEDGE") && packet.psn == Self::peer_psn(n) && same && aeth.msn == msn,
-            "not an acknowledgement of {:#x} with syndrome {syndrome:#x} and MSN {msn}: {packet:?}",
+            "expected an acknowledgement of {:#x} with syndrome {syndrome:#x} and MSN {msn}, received {packet:?}",
             Self::peer_psn(n),
         );
         Ok(())

@@ -38,7 +38,7 @@ impl TaskOptions {
         let half = u64::from(wanted.memory_mib()) << 19;
         ensure!(
             fits(&self.folder, self.logs.as_deref(), half)?,
-            "{} is larger than {} MiB (half of each guest's memory); select a smaller directory with --folder, increase --memory, or mount the directory with --share",
+            "{} is larger than {} MiB (half of each guest's memory). Select a smaller directory with --folder, increase --memory, or mount the directory with --share",
             self.folder.display(),
             half >> 20
         );

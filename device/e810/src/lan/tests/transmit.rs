@@ -196,7 +196,7 @@ fn only_rs_descriptors_are_marked_done() {
 #[test]
 fn tso_frame_completes_after_last_segment() {
     let vectors = vectors();
-    let vector = vectors.iter().find(|vector| vector.name == "pieces of TCP over IPv4").unwrap();
+    let vector = vectors.iter().find(|vector| vector.name == "TCP over IPv4, segmented").unwrap();
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     put_vector(&bench, &mut ring, vector, usize::MAX);
@@ -247,7 +247,7 @@ fn incomplete_frame_waits_for_last_descriptor() {
 #[test]
 fn queues_are_served_round_robin() {
     let vectors = vectors();
-    let long = vectors.iter().find(|vector| vector.name == "pieces of TCP over IPv4").unwrap();
+    let long = vectors.iter().find(|vector| vector.name == "TCP over IPv4, segmented").unwrap();
     let mut bench = Bench::new();
     let mut cut = Ring::new(&mut bench, 0);
     put_vector(&bench, &mut cut, long, usize::MAX);
@@ -506,7 +506,7 @@ fn invalid_ring_or_tail_stops_queue() {
 #[test]
 fn unmapping_tso_buffer_stops_queue() {
     let vectors = vectors();
-    let vector = vectors.iter().find(|vector| vector.name == "pieces of TCP over IPv4").unwrap();
+    let vector = vectors.iter().find(|vector| vector.name == "TCP over IPv4, segmented").unwrap();
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     put_vector(&bench, &mut ring, vector, usize::MAX);

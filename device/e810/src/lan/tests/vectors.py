@@ -50,7 +50,7 @@ f = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/have.to_bytes(2, "big"))
 assert f[40:42] == b"\xff\xff", f[40:42]
 case("UDP whose checksum would be 0", 1 | IPV4 | UDPT, (14, 20, 8), zero(f, (40, 2)), [f])
 f = bytes(E(0x800)/ip4(6)/TCP(sport=1, dport=2, seq=5, flags="A"))
-case("short TCP, padded by software with bytes that are not its own", 1 | IPV4 | TCPT, (14, 20, 20),
+case("short TCP, padded by software with nonzero bytes", 1 | IPV4 | TCPT, (14, 20, 20),
      zero(f, (50, 2)) + b"\x5a" * 6, [f + b"\x5a" * 6])
 f = bytes(E(0x800)/ip4(6)/TCP(sport=1, dport=2, seq=5, flags="A"))
 case("short TCP", 1 | IPV4 | TCPT, (14, 20, 20), zero(f, (50, 2)), [f])
@@ -77,7 +77,7 @@ g = Ether(dst="ff:ff:ff:ff:ff:ff", src=A, type=0x8100)/Dot1Q(vlan=5, type=0x806)
 case("ARP with a tag inserted", 1 | TAG, (0, 0, 0), bytes(f), [bytes(g)], tag=5)
 case("ARP as it is", 1, (0, 0, 0), bytes(f), [bytes(f)])
 f = Ether(dst=B, src=A, type=0x8100)/Dot1Q(vlan=9, type=0x800)/ip4(17)/UDP(sport=1, dport=2)/pay(50)
-case("UDP behind a tag of software", 1 | IPV4 | UDPT, (18, 20, 8), zero(bytes(f), (44, 2)), [bytes(f)])
+case("UDP after a VLAN tag added by software", 1 | IPV4 | UDPT, (18, 20, 8), zero(bytes(f), (44, 2)), [bytes(f)])
 
 # TCP segmentation.
 P = pay(250)
@@ -92,23 +92,23 @@ def pieces(build, n=len(P), mss=100):
 S = 0xffffffb0
 fs = pieces(lambda i, at, p, fl: E(0x800)/ip4(6, id=(0xfffe + i) & 0xffff)/tcp(S + at, fl, options=opts)/p)
 g = bytes(E(0x800)/ip4(6, id=0xfffe)/tcp(S, "FPAC", options=opts)/P)
-case("pieces of TCP over IPv4", 1 | IPV4C | TCPT, (14, 20, 32), zero(g, (16, 2), (24, 2), (50, 2)), fs, cut=(250, 100))
+case("TCP over IPv4, segmented", 1 | IPV4C | TCPT, (14, 20, 32), zero(g, (16, 2), (24, 2), (50, 2)), fs, cut=(250, 100))
 fs = pieces(lambda i, at, p, fl: E(0x86dd)/ip6(6)/tcp(S + at, fl)/p)
 g = bytes(E(0x86dd)/ip6(6)/tcp(S, "FPAC")/P)
-case("pieces of TCP over IPv6", 1 | IPV6 | TCPT, (14, 40, 20), zero(g, (18, 2), (70, 2)), fs, cut=(250, 100))
+case("TCP over IPv6, segmented", 1 | IPV6 | TCPT, (14, 40, 20), zero(g, (18, 2), (70, 2)), fs, cut=(250, 100))
 fs = pieces(lambda i, at, p, fl: Ether(dst=B, src=A, type=0x8100)/Dot1Q(vlan=5, type=0x800)/ip4(6, id=i)/tcp(S + at, fl)/p)
 g = bytes(E(0x800)/ip4(6, id=0)/tcp(S, "FPAC")/P)
-case("pieces of TCP with a tag inserted", 1 | TAG | IPV4C | TCPT, (14, 20, 20), zero(g, (16, 2), (24, 2), (50, 2)), fs, tag=5, cut=(250, 100))
+case("TCP with a tag inserted, segmented", 1 | TAG | IPV4C | TCPT, (14, 20, 20), zero(g, (16, 2), (24, 2), (50, 2)), fs, tag=5, cut=(250, 100))
 g1 = bytes(E(0x800)/ip4(6, id=3)/tcp(S, "FPAC")/P[:64])
-case("one piece", 1 | IPV4C | TCPT, (14, 20, 20), zero(g1, (16, 2), (24, 2), (50, 2)), [g1], cut=(64, 100))
+case("TCP over IPv4, one segment", 1 | IPV4C | TCPT, (14, 20, 20), zero(g1, (16, 2), (24, 2), (50, 2)), [g1], cut=(64, 100))
 
 # UDP segmentation.
 fs = pieces(lambda i, at, p, fl: E(0x800)/ip4(17, id=10 + i)/UDP(sport=5, dport=6)/p)
 g = bytes(E(0x800)/ip4(17, id=10)/UDP(sport=5, dport=6)/P)
-case("pieces of UDP over IPv4", 1 | IPV4C | UDPT, (14, 20, 8), zero(g, (16, 2), (24, 2), (40, 2)), fs, cut=(250, 100))
+case("UDP over IPv4, segmented", 1 | IPV4C | UDPT, (14, 20, 8), zero(g, (16, 2), (24, 2), (40, 2)), fs, cut=(250, 100))
 fs = pieces(lambda i, at, p, fl: E(0x86dd)/ip6(17)/UDP(sport=5, dport=6)/p)
 g = bytes(E(0x86dd)/ip6(17)/UDP(sport=5, dport=6)/P)
-case("pieces of UDP over IPv6", 1 | IPV6 | UDPT, (14, 40, 8), zero(g, (18, 2), (60, 2)), fs, cut=(250, 100))
+case("UDP over IPv6, segmented", 1 | IPV6 | UDPT, (14, 40, 8), zero(g, (18, 2), (60, 2)), fs, cut=(250, 100))
 
 # Tunnels.
 inner = lambda **k: Ether(dst="02:aa:00:00:00:02", src="02:aa:00:00:00:01")
@@ -120,27 +120,27 @@ fs = pieces(lambda i, at, p, fl: E(0x800)/out4(17, id=100 + i)/UDP(sport=40000, 
 g = bytes(E(0x800)/out4(17, id=100)/UDP(sport=40000, dport=4789, chksum=0)/VXLAN(vni=42, flags=8)/inner()/i4(6, id=200)/tcp(S, "FPAC")/P)
 t = dict(ip=3, ip_len=20, kind=1, len=30, udp_checksum=False)
 at = 14 + 20 + 30
-case("pieces in VXLAN without checksum over IPv4", 1 | IPV4C | TCPT, (14, 20, 20),
+case("TCP in VXLAN without checksum over IPv4, segmented", 1 | IPV4C | TCPT, (14, 20, 20),
      zero(g, (16, 2), (24, 2), (38, 2), (at + 2, 2), (at + 10, 2), (at + 36, 2)), fs, tunnel=t, cut=(250, 100))
 fs = pieces(lambda i, at, p, fl: E(0x86dd)/out6(17)/UDP(sport=40000, dport=4789)/VXLAN(vni=42, flags=8)/inner()/i6(6)/tcp(S + at, fl)/p)
 g = bytes(E(0x86dd)/out6(17)/UDP(sport=40000, dport=4789)/VXLAN(vni=42, flags=8)/inner()/i6(6)/tcp(S, "FPAC")/P)
 t = dict(ip=1, ip_len=40, kind=1, len=30, udp_checksum=True)
 at = 14 + 40 + 30
-case("pieces in VXLAN with checksum over IPv6", 1 | IPV6 | TCPT, (14, 40, 20),
+case("TCP in VXLAN with checksum over IPv6, segmented", 1 | IPV6 | TCPT, (14, 40, 20),
      zero(g, (18, 2), (58, 4), (at + 4, 2), (at + 56, 2)), fs, tunnel=t, cut=(250, 100))
 fs = pieces(lambda i, at, p, fl: E(0x800)/out4(47, id=100 + i)/GRE(proto=0x86dd)/i6(6)/tcp(S + at, fl)/p)
 g = bytes(E(0x800)/out4(47, id=100)/GRE(proto=0x86dd)/i6(6)/tcp(S, "FPAC")/P)
 t = dict(ip=3, ip_len=20, kind=2, len=4, udp_checksum=False)
 at = 14 + 20 + 4
-case("pieces in GRE", 1 | IPV6 | TCPT, (14, 40, 20), zero(g, (16, 2), (24, 2), (at + 4, 2), (at + 56, 2)), fs, tunnel=t, cut=(250, 100))
+case("TCP in GRE, segmented", 1 | IPV6 | TCPT, (14, 40, 20), zero(g, (16, 2), (24, 2), (at + 4, 2), (at + 56, 2)), fs, tunnel=t, cut=(250, 100))
 fs = pieces(lambda i, at, p, fl: E(0x800)/out4(4, id=100 + i)/i4(17, id=5 + i)/UDP(sport=5, dport=6)/p)
 g = bytes(E(0x800)/out4(4, id=100)/i4(17, id=5)/UDP(sport=5, dport=6)/P)
 t = dict(ip=3, ip_len=20, kind=0, len=0, udp_checksum=False)
-case("pieces of UDP in IP in IP", 1 | IPV4C | UDPT, (14, 20, 8), zero(g, (16, 2), (24, 2), (36, 2), (44, 2), (60, 2)), fs, tunnel=t, cut=(250, 100))
+case("UDP in IP in IP, segmented", 1 | IPV4C | UDPT, (14, 20, 8), zero(g, (16, 2), (24, 2), (36, 2), (44, 2), (60, 2)), fs, tunnel=t, cut=(250, 100))
 g = bytes(E(0x800)/out4(17, id=100)/UDP(sport=40000, dport=4789, chksum=0)/VXLAN(vni=42, flags=8)/inner()/i4(6, id=200)/tcp(1, "PA")/P)
 t = dict(ip=2, ip_len=20, kind=1, len=30, udp_checksum=False)
 at = 14 + 20 + 30
-case("TCP in VXLAN, whose outer headers are software's", 1 | IPV4 | TCPT, (14, 20, 20), zero(g, (at + 36, 2)), [g], tunnel=t)
+case("TCP in VXLAN with outer headers built by software", 1 | IPV4 | TCPT, (14, 20, 20), zero(g, (at + 36, 2)), [g], tunnel=t)
 
 def write(name, rows):
     with open(name, "w") as file:

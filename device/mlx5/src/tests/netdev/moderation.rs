@@ -74,7 +74,11 @@ fn delayed_send_event_is_written_after_timeout() {
     assert_eq!(net.events(), [send]);
     net.arm(send, 1, 1);
     net.send();
-    assert_eq!(net.events(), [send, send], "no event is delayed until an urgent event is written to the EQ");
+    assert_eq!(
+        net.events(),
+        [send, send],
+        "after a timeout, events are written immediately until one is urgent"
+    );
 }
 
 #[test]

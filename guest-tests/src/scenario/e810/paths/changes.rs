@@ -37,8 +37,8 @@ impl Change {
     pub(super) const ALL: &[(&str, Self)] = &[
         ("a connection survives the removal of its address", Self::Address),
         ("a connection survives MTU changes", Self::Mtu),
-        ("a connection survives link down and up by hcactl", Self::Cable),
-        ("a connection survives interface down and up by ip", Self::Interface),
+        ("a connection survives hcactl taking the link down and up", Self::Cable),
+        ("a connection survives ip taking the interface down and up", Self::Interface),
     ];
 
     pub(super) async fn happen(self, a: &mut Station, b: &mut Station) -> Result<()> {

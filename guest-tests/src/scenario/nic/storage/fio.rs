@@ -31,7 +31,7 @@ pub(super) fn judge(end: &ProgramEnd) -> Result<Moved> {
     // Other lines may precede the JSON output.
     let start = end.stdout.find('{').with_context(said)?;
     let output: Output = serde_json::from_str(end.stdout.split_at(start).1).with_context(said)?;
-    let [job] = output.jobs.as_slice() else { anyhow::bail!("not one job: {}", said()) };
+    let [job] = output.jobs.as_slice() else { anyhow::bail!("expected one job: {}", said()) };
     let moved = Moved { read: job.read.io_bytes, written: job.write.io_bytes };
     ensure!(job.error == 0 && moved.read > 0 && moved.written > 0, "{}", said());
     Ok(moved)

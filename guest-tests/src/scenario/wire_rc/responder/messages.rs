@@ -28,7 +28,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a duplicate atomic with different operands returns the first result", altered_atomic),
     case("duplicates from the middle of a WRITE do not change memory", duplicate_write_middle),
     case("a READ of three bytes at an odd address returns them", odd_read),
-    case("a READ sent before a SEND is acknowledged: both are executed in order", read_after_send),
+    case("a READ that follows an unacknowledged SEND: both are executed in order", read_after_send),
 ];
 
 const fn with_rnr_timer(code: u8) -> Case {
