@@ -321,8 +321,11 @@ mod tests {
     fn frame_with_invalid_header_or_payload_is_rejected() {
         let error = |bytes: &[u8]| ToHost::read(&mut &*bytes).unwrap_err().to_string();
         assert_eq!(error(&[3, 1, 0, 1, 0]), "frame of kind 3 has an invalid length of 65537 bytes");
-        assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");
-        assert_eq!(error(&[5, 1, 0, 0, 0, 7]), "frame 5 to the host with 1 bytes");
+        assert_eq!(error(&[9, 0, 0, 0, 0]), "invalid frame of kind 9 to the host, with 0 bytes of payload");
+        assert_eq!(
+            error(&[5, 1, 0, 0, 0, 7]),
+            "invalid frame of kind 5 to the host, with 1 bytes of payload"
+        );
         assert!(error(&[6, 2, 0, 0, 0, b'{', b'}']).starts_with("invalid frame"));
     }
 }
