@@ -142,7 +142,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
 
         let mut worker = Self {
-            hca: hca.with_icrc_needed(fabric.needs_icrc()).with_turn_bytes(fabric.turn_bytes()),
+            hca: fit(hca, &fabric),
             fabric,
             arrived: RxBatch::new(),
             blocked: false,
@@ -246,21 +246,22 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer started by a packet must run from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
-                for (frame, offload) in self.arrived.iter() {
+                for arrival in self.arrived.iter() {
                     self.frames += 1;
-                    self.busy_poll.moved(frame.len());
-                    self.hca.handle_arrival(frame, offload);
+                    self.busy_poll.moved(arrival.len());
+                    self.hca.handle_arrival(arrival);
                 }
+                self.fabric.release(&mut self.arrived);
             }
             self.hca.poll_doorbells();
             if self.hca.next_deadline().is_some_and(|deadline| deadline <= now()) {
                 self.hca.handle_deadline();
             }
             let WorkLeft { frames, other } = self.hca.drain();
-            if self.hca.memory().is_lost() {
-                self.lose_client(&ConnectionError::MemoryLost)?;
-            }
+            self.check_memory()?;
             work_left = (self.send()? == Sent::All && frames) || other;
+            // Sending may have copied payload from guest memory.
+            self.check_memory()?;
             self.reply()?;
             let now = now();
             let moved_data = self.data_moved() != moved;
@@ -374,7 +375,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             .into_iter()
             .flat_map(|switch| switch.configured_macs())
             .for_each(|mac| hca.add_static_neighbour(mac));
-        self.hca = hca.with_icrc_needed(self.fabric.needs_icrc()).with_turn_bytes(self.fabric.turn_bytes());
+        self.hca = fit(hca, &self.fabric);
         Ok(self.record.replace(*record))
     }
 
@@ -539,6 +540,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         self.frames.wrapping_add(self.hca.engine_stats().messages())
     }
 
+    /// Disconnects the client if a page of its memory has been lost.
+    fn check_memory(&mut self) -> io::Result<()> {
+        if self.hca.memory().is_lost() { self.lose_client(&ConnectionError::MemoryLost) } else { Ok(()) }
+    }
+
     fn lose_client(&mut self, gone: &ConnectionError) -> io::Result<()> {
         match gone {
             ConnectionError::Closed => limited!(info, "client disconnected; device reset"),
@@ -650,6 +656,13 @@ impl Ready {
 
 fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+}
+
+/// Adapts a device to its fabric.
+fn fit<F: Frontend>(hca: Hca<F>, fabric: &impl Fabric) -> Hca<F> {
+    hca.with_icrc_needed(fabric.needs_icrc())
+        .with_detached_payload(fabric.takes_detached_payload())
+        .with_turn_bytes(fabric.turn_bytes())
 }
 
 /// Returns the CPU time used by this thread.

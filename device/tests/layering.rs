@@ -23,7 +23,7 @@ const CARD: &[(&str, &[&str])] = &[
     ("record", &["capabilities", "sanitize", "telemetry"]),
     ("memory", &["sparse", "record"]),
     ("vfio", &["shared_memory", "memory", "telemetry", "record"]),
-    ("fabric", &["identity", "rate", "shared_memory", "telemetry", "vfio"]),
+    ("fabric", &["identity", "memory", "rate", "shared_memory", "telemetry", "vfio"]),
     ("net", &["identity", "rate", "telemetry", "fabric"]),
     ("management", &["identity", "net"]),
     ("frontend", &["telemetry", "memory", "vfio", "net", "management"]),

@@ -1,14 +1,15 @@
 //! Fabrics carry Ethernet frames between HCAs and NICs. They handle MAC addresses, never QPs.
 
-mod batch;
 pub mod impair;
 pub mod local;
 mod macs;
 pub mod padding;
 pub mod ring;
+mod rx_batch;
 mod sources;
 pub mod switch;
 pub mod tap;
+mod tx_batch;
 pub mod udp;
 mod wake_flag;
 
@@ -16,21 +17,29 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub(crate) use batch::MEMORY_TURN_BYTES;
-pub use batch::{Origin, RxBatch, TxBatch};
 use protocol::roce::MAX_OFFLOADED_PAYLOAD;
+pub use rx_batch::{Arrival, RxBatch};
 use serde::{Deserialize, Serialize};
+pub use tx_batch::{Origin, TxBatch};
 
 use self::ring::MemberRow;
 use self::switch::Switch;
+
+/// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
+/// may exceed this limit. Frames up to this limit, together with an equal amount of guest memory, should still be in
+/// the L2 cache when the receiver reads them.
+pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Longest frame that a fabric carries: a 9728-byte jumbo Ethernet frame with two VLAN tags. A RoCE packet with a
 /// 4096-byte payload needs less than half of this.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 
-/// Longest frame with segmentation offload, carried only by fabrics without ICRCs. Even with a VLAN tag, IPv6 and all
-/// extension headers, the headers of a RoCE frame are shorter than 128 bytes.
-pub const MAX_OFFLOADED_FRAME_LEN: usize = MAX_OFFLOADED_PAYLOAD + 128;
+/// Number of bytes at the beginning of a RoCE frame that contain all headers, even with a VLAN tag, IPv6 and all
+/// extension headers.
+pub const HEADERS_LEN: usize = 128;
+
+/// Longest frame with segmentation offload, carried only by fabrics without ICRCs.
+pub const MAX_OFFLOADED_FRAME_LEN: usize = MAX_OFFLOADED_PAYLOAD + HEADERS_LEN;
 
 /// Shortest frame that a fabric carries: a bare Ethernet header. A fabric does not require padding.
 pub const MIN_FRAME_LEN: usize = 14;
@@ -56,6 +65,11 @@ pub trait Fabric {
     /// # Errors
     /// Fails if the descriptor is unusable.
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
+
+    /// Releases the memory of the frames that [`Fabric::recv`] has put into `batch`, and empties the batch.
+    fn release(&mut self, batch: &mut RxBatch) {
+        batch.clear();
+    }
 
     /// Returns a descriptor that becomes readable when frames arrive, and readable or writable when sending is no
     /// longer blocked.
@@ -85,6 +99,12 @@ pub trait Fabric {
     /// not corrupt frames, and computing an ICRC costs more than moving the frame.
     fn needs_icrc(&self) -> bool {
         true
+    }
+
+    /// Returns whether the payload of the frames to send may be in guest memory. [`Fabric::send`] copies the payload of
+    /// all frames, including those that remain in the batch.
+    fn takes_detached_payload(&self) -> bool {
+        false
     }
 
     /// Returns whether [`Fabric::has_frames`] reports all frames. If it does, the descriptor need not be polled.
@@ -134,6 +154,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
         (**self).recv(batch)
     }
 
+    fn release(&mut self, batch: &mut RxBatch) {
+        (**self).release(batch);
+    }
+
     fn as_fd(&self) -> BorrowedFd<'_> {
         (**self).as_fd()
     }
@@ -160,6 +184,10 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 
     fn needs_icrc(&self) -> bool {
         (**self).needs_icrc()
+    }
+
+    fn takes_detached_payload(&self) -> bool {
+        (**self).takes_detached_payload()
     }
 
     fn enable_wakeups(&mut self) -> bool {

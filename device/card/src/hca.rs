@@ -119,6 +119,8 @@ pub struct Hca<F: Frontend> {
     outbound: TxBatch,
     /// Whether frames need an ICRC because the fabric may corrupt them.
     needs_icrc: bool,
+    /// Whether frames may leave their payload in guest memory until they are sent.
+    detaches_payload: bool,
     /// Maximum number of frame bytes built in one turn.
     turn_bytes: usize,
     /// The sender that builds the next frames.
@@ -162,6 +164,7 @@ impl<F: Frontend> Hca<F> {
             monitor: Monitor::default(),
             outbound: if is_nic { TxBatch::of_nic() } else { TxBatch::default() },
             needs_icrc: true,
+            detaches_payload: false,
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),
             looped: LoopedFrames::default(),
@@ -179,6 +182,14 @@ impl<F: Frontend> Hca<F> {
     #[must_use]
     pub fn with_icrc_needed(self, needs_icrc: bool) -> Self {
         Self { needs_icrc, ..self }
+    }
+
+    /// Sets whether frames may leave their payload in guest memory; see
+    /// [`Fabric::takes_detached_payload`](crate::fabric::Fabric::takes_detached_payload). If so, the frames of
+    /// [`Hca::outbound`] must be sent or [settled](TxBatch::settle) before any other method is called.
+    #[must_use]
+    pub fn with_detached_payload(self, detaches_payload: bool) -> Self {
+        Self { detaches_payload, ..self }
     }
 
     /// Sets the maximum number of frame bytes built in one turn; see
@@ -255,7 +266,10 @@ impl<F: Frontend> Hca<F> {
             self.looped.clear();
             self.looped_back.clear();
         }
-        // Building frames may have completed or failed requests.
+        // Building frames may have completed or failed requests. Once software sees that, it may reuse the memory.
+        if self.engine.has_events() {
+            self.outbound.settle();
+        }
         let more_events = self.report_events() || more_events;
         let more_work = self.frontend.end_turn(&mut context!(self));
         let is_looped = !(self.looped.is_empty() && self.looped_back.is_empty());

@@ -11,5 +11,5 @@ pub mod testing;
 pub mod translate;
 mod work;
 
-pub use dma::{DmaError, GuestMemory, MapError, Permissions};
+pub use dma::{DmaError, GuestMemory, GuestRange, MapError, Permissions};
 pub use limits::{FileSystems, Limits};

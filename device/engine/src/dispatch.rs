@@ -11,18 +11,24 @@
 //! IBTA volume 1, sections 9.6.1.1 (BTH checks), 10.5.2 (multicast) and 13.5 (management QPs).
 
 use protocol::ids::Qpn;
-use protocol::roce::{Encap, Ext, IpAddrs, Mtu, Packet};
+use protocol::roce::{Encap, Ext, IpAddrs, Mtu, PacketPayload as _};
 use smallvec::SmallVec;
 
 use crate::qp::{is_marked, udp_len};
-use crate::{DropReason, Dropped, Engine, GroupDatagram, Host, Instant, Service, limits};
+use crate::{DropReason, Dropped, Engine, GroupDatagram, Host, Instant, ReceivedPacket, Service, limits};
 
 /// Destination QP of multicast packets.
 const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
 impl Engine {
     /// Handles an incoming packet. The caller has verified the ICRC.
-    pub fn handle_packet(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        encap: &Encap,
+        packet: &ReceivedPacket<'_>,
+        host: &mut impl Host,
+    ) {
         self.count_received(encap, packet, 1);
         if is_multicast(encap) {
             self.deliver_to_group(now, encap, packet, host);
@@ -40,7 +46,7 @@ impl Engine {
         &mut self,
         now: Instant,
         encap: &Encap,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         mtu: Mtu,
         host: &mut impl Host,
     ) {
@@ -52,7 +58,7 @@ impl Engine {
     }
 
     /// Counts `packets` packets that differ from `packet` at most in PSN and payload.
-    fn count_received(&mut self, encap: &Encap, packet: &Packet<'_>, packets: u32) {
+    fn count_received(&mut self, encap: &Encap, packet: &ReceivedPacket<'_>, packets: u32) {
         let (count, octets) = (u64::from(packets), encap.ip.header_len() + usize::from(udp_len(packet)));
         self.stats.received_packets += count;
         self.stats.received_opcodes.count(packet.bth.opcode, packets);
@@ -64,7 +70,7 @@ impl Engine {
     }
 
     /// Returns the table index of the QP that receives a unicast packet.
-    fn receiver(&self, packet: &Packet<'_>) -> Option<u32> {
+    fn receiver(&self, packet: &ReceivedPacket<'_>) -> Option<u32> {
         let to = packet.bth.dest_qp;
         // IBTA 13.5: on the wire, QP0 and QP1 are always addressed as 0 and 1. Internally, the QPs declared as QP0 and
         // QP1 have other numbers.
@@ -78,7 +84,13 @@ impl Engine {
 
     // Marked cold to keep the unicast path small.
     #[cold]
-    fn deliver_to_group(&mut self, now: Instant, encap: &Encap, packet: &Packet<'_>, host: &mut impl Host) {
+    fn deliver_to_group(
+        &mut self,
+        now: Instant,
+        encap: &Encap,
+        packet: &ReceivedPacket<'_>,
+        host: &mut impl Host,
+    ) {
         let mut members = match packet.ext {
             Ext::Deth(deth) | Ext::DethImm(deth, _) => host.group_members(&GroupDatagram {
                 gid: gid(encap),
@@ -102,7 +114,13 @@ impl Engine {
 
     /// Counts and reports a packet that no QP receives.
     #[cold]
-    fn discard(&mut self, encap: &Encap, packet: &Packet<'_>, reason: DropReason, host: &mut impl Host) {
+    fn discard(
+        &mut self,
+        encap: &Encap,
+        packet: &ReceivedPacket<'_>,
+        reason: DropReason,
+        host: &mut impl Host,
+    ) {
         self.stats.drops.count(reason);
         self.stats.received_ip.of(&encap.ip).discarded += 1;
         host.dropped(&Dropped::new(packet.bth.dest_qp, packet, reason));

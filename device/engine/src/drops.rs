@@ -2,10 +2,10 @@
 
 use protocol::Psn;
 use protocol::ids::Qpn;
-use protocol::roce::{Opcode, Packet};
+use protocol::roce::Opcode;
 use serde::{Deserialize, Serialize};
 
-use crate::AccessError;
+use crate::{AccessError, ReceivedPacket};
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $reason:ident $counter:ident,)+) => {
@@ -118,7 +118,7 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    pub(crate) fn new(qpn: Qpn, packet: &Packet<'_>, reason: DropReason) -> Self {
+    pub(crate) fn new(qpn: Qpn, packet: &ReceivedPacket<'_>, reason: DropReason) -> Self {
         Self { qpn, opcode: packet.bth.opcode, psn: packet.bth.psn, reason, cause: None }
     }
 }

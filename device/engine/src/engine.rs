@@ -1,6 +1,7 @@
 //! The engine: QP lookup, transmit scheduling and deadlines.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 use protocol::ids::{MacAddr, Pkey, Qpn};
 use protocol::roce::Offload;
@@ -41,6 +42,8 @@ pub struct Transmit {
     pub len: usize,
     /// Number of packets that the frame carries.
     pub packets: u32,
+    /// Total length of the packets in bytes, from the BTH to the ICRC.
+    pub octets: u32,
     /// Work left to do before the frame leaves the host; see [`Engine::set_offloads`].
     pub offload: Offload,
     /// Destination MAC address of the frame.
@@ -49,6 +52,19 @@ pub struct Transmit {
     pub qpn: Qpn,
     /// Work request that the frame belongs to, if it carries request packets.
     pub wr_id: Option<u64>,
+    /// Payload that the caller has to insert; see [`Engine::poll_transmit_detached`].
+    pub detached: Option<DetachedPayload>,
+}
+
+/// Payload of a frame that was located instead of being copied to the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetachedPayload {
+    /// Offset at which the payload belongs, from the start of the bytes that were appended.
+    pub at: u16,
+    /// Number of ranges that refer to the payload.
+    pub ranges: u16,
+    /// Length of the payload in bytes.
+    pub len: NonZeroU32,
 }
 
 /// Work that an engine leaves to the code that moves frames off-host.
@@ -117,7 +133,7 @@ pub enum QpError {
 /// /// Handles an incoming frame.
 /// fn receive(engine: &mut Engine, host: &mut impl Host, to: &mut impl Outputs, now: Instant, frame: &[u8]) {
 ///     if let Ok(RoceFrame { encap, packet }) = RoceFrame::parse(frame) {
-///         engine.handle_packet(now, &encap, &packet, host);
+///         engine.handle_packet(now, &encap, &packet.convert(), host);
 ///     }
 ///     report(engine, to);
 /// }
@@ -338,6 +354,29 @@ impl Engine {
         host: &mut impl Host,
         out: &mut Vec<u8>,
     ) -> Option<Transmit> {
+        self.next_frame(now, host, out, None)
+    }
+
+    /// Like [`Engine::poll_transmit`], but a frame may come without its payload. The caller must then insert the payload,
+    /// which is in the ranges appended to `ranges`, before the guest can see any later completion, and before any later
+    /// input.
+    pub fn poll_transmit_detached<H: Host>(
+        &mut self,
+        now: Instant,
+        host: &mut H,
+        out: &mut Vec<u8>,
+        ranges: &mut Vec<H::Range>,
+    ) -> Option<Transmit> {
+        self.next_frame(now, host, out, Some(ranges))
+    }
+
+    fn next_frame<H: Host>(
+        &mut self,
+        now: Instant,
+        host: &mut H,
+        out: &mut Vec<u8>,
+        mut ranges: Option<&mut Vec<H::Range>>,
+    ) -> Option<Transmit> {
         let mut idle_steps = 0;
         while let Some(&index) = self.ready.front() {
             let Some(qp) = self.table.get_mut(index) else {
@@ -357,6 +396,7 @@ impl Engine {
                 pkeys: &self.pkeys,
                 pooled: self.pooled,
                 offloads: self.offloads,
+                ranges: ranges.as_deref_mut(),
             };
             let step = qp.transmit(&mut ctx, out);
             self.pooled.update(before, qp.pooled_slots());
@@ -380,10 +420,12 @@ impl Engine {
                     return Some(Transmit {
                         len: frame.emitted.len,
                         packets: frame.emitted.packets,
+                        octets: frame.emitted.octets,
                         offload: frame.emitted.offload,
                         dst_mac: frame.dst_mac,
                         qpn,
                         wr_id: frame.wr_id,
+                        detached: frame.emitted.detached,
                     });
                 }
                 Step::Again => {
@@ -403,6 +445,11 @@ impl Engine {
     /// Selects the work that the engine leaves to the code that moves frames off-host.
     pub fn set_offloads(&mut self, offloads: TxOffloads) {
         self.offloads = offloads;
+    }
+
+    /// Returns whether [`Engine::poll_event`] would return an event.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Returns the next event, in order of occurrence.
@@ -490,6 +537,7 @@ impl Engine {
             pkeys: &self.pkeys,
             pooled: self.pooled,
             offloads: self.offloads,
+            ranges: None,
         };
         act(qp, &mut ctx);
         self.pooled.update(before, qp.pooled_slots());

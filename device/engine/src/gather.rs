@@ -1,16 +1,81 @@
 //! Copies parts of a message from or to a scatter/gather list.
 
+use std::iter::repeat_n;
 use std::ops::Range;
 
 use protocol::ids::{Lkey, Va};
+use protocol::roce::PacketPayload as _;
 
-use crate::{Access, AccessError, Host, Initiator, Payload, Piece, Sge};
+use crate::{Access, AccessError, Host, Initiator, Payload, PayloadRef, Piece, Sge};
+
+/// Payload of a frame to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FramePayload<'a> {
+    /// The given number of zeros.
+    Zeros(usize),
+    /// Part of the message of a work request.
+    Message { initiator: Initiator, payload: &'a Payload, offset: usize, len: usize },
+    /// Part of a region that the peer reads.
+    Region { initiator: Initiator, key: Lkey, va: Va, len: usize },
+}
+
+impl FramePayload<'_> {
+    pub(crate) const EMPTY: Self = Self::Zeros(0);
+
+    pub(crate) const fn len(&self) -> usize {
+        match *self {
+            Self::Zeros(len) | Self::Message { len, .. } | Self::Region { len, .. } => len,
+        }
+    }
+
+    /// Appends the payload to `out`.
+    ///
+    /// # Errors
+    /// Returns errors from [`Host::read`], or [`AccessError::Bounds`] if the list of a message is too short.
+    pub(crate) fn append(&self, host: &impl Host, out: &mut Vec<u8>) -> Result<(), AccessError> {
+        match *self {
+            Self::Zeros(len) => {
+                out.extend(repeat_n(0, len));
+                Ok(())
+            }
+            Self::Message { initiator, payload, offset, len } => {
+                gather(host, initiator, payload, offset, len, out)
+            }
+            Self::Region { initiator, key, va, len } => {
+                host.read(initiator, key, va, len, out, Access::RemoteRead)
+            }
+        }
+    }
+
+    /// Appends the ranges that contain the payload to `ranges`. Returns whether all of the payload has been located.
+    ///
+    /// # Errors
+    /// Fails as [`FramePayload::append`] does.
+    pub(crate) fn locate<H: Host>(&self, host: &H, ranges: &mut Vec<H::Range>) -> Result<bool, AccessError> {
+        match *self {
+            Self::Message { initiator, payload: Payload::Sges(sges), offset, len } => {
+                let mut left = len;
+                for (sge, part) in parts(sges, offset, len) {
+                    if !host.locate(initiator, sge.lkey, part.va, part.len, ranges, Access::LocalRead)? {
+                        return Ok(false);
+                    }
+                    left -= part.len;
+                }
+                if left == 0 { Ok(true) } else { Err(AccessError::Bounds) }
+            }
+            Self::Region { initiator, key, va, len } => {
+                host.locate(initiator, key, va, len, ranges, Access::RemoteRead)
+            }
+            Self::Zeros(_) | Self::Message { .. } => Ok(false),
+        }
+    }
+}
 
 /// Appends `len` bytes of the message, starting at `offset`, to `out`.
 ///
 /// # Errors
 /// Returns errors from [`Host::read`], or [`AccessError::Bounds`] if the list is too short.
-pub(crate) fn gather(
+fn gather(
     host: &impl Host,
     initiator: Initiator,
     payload: &Payload,
@@ -61,7 +126,7 @@ pub(crate) fn scatter(
     initiator: Initiator,
     sges: &[Sge],
     offset: usize,
-    data: &[u8],
+    data: PayloadRef<'_>,
 ) -> Result<(), AccessError> {
     let mut data = data;
     for (sge, part) in parts(sges, offset, data.len()) {

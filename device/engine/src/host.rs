@@ -7,7 +7,7 @@ use protocol::net::layers::Tci;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{Dropped, Instant, LocalToken, ReceivedNak, RecvRequest, Retry, SendRequest, Status};
+use crate::{Dropped, Instant, LocalToken, PayloadRef, ReceivedNak, RecvRequest, Retry, SendRequest, Status};
 
 /// Result of fetching the next request from a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +227,9 @@ pub enum PeerRequest {
 /// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Lengths are never 0.
 /// Each call checks key, PD, permission and bounds again, because a key can be invalidated between two calls.
 pub trait Host {
+    /// Reference to part of a region that the device may read; see [`Host::locate`].
+    type Range;
+
     /// Fetches the next request from the send queue of `qpn`.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
 
@@ -299,6 +302,25 @@ pub trait Host {
         access: Access,
     ) -> Result<(), AccessError>;
 
+    /// Locates `len` bytes of a region instead of copying them, by appending ranges that refer to them to `ranges`.
+    /// Returns false if this is not possible. The engine then calls `read`, and removes the ranges that have been
+    /// appended.
+    ///
+    /// # Errors
+    /// Returns the same errors as `read`. On error, ranges may have been appended.
+    fn locate(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        ranges: &mut Vec<Self::Range>,
+        access: Access,
+    ) -> Result<bool, AccessError> {
+        let _ = (initiator, key, va, len, ranges, access);
+        Ok(false)
+    }
+
     /// Copies `data` into a region.
     ///
     /// # Errors
@@ -308,7 +330,7 @@ pub trait Host {
         initiator: Initiator,
         key: Lkey,
         va: Va,
-        data: &[u8],
+        data: PayloadRef<'_>,
         access: Access,
     ) -> Result<(), AccessError>;
 

@@ -26,6 +26,7 @@ mod gather;
 mod host;
 mod limits;
 mod local;
+mod payload_ref;
 mod pkeys;
 mod pooled_slots;
 pub(crate) mod qp;
@@ -42,13 +43,14 @@ mod work;
 pub use by_opcode::ByOpcode;
 pub use drops::{DropReason, Dropped, Drops};
 pub use durations::Durations;
-pub use engine::{Config, Engine, QpError, Transmit, TxOffloads};
+pub use engine::{Config, DetachedPayload, Engine, QpError, Transmit, TxOffloads};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
 pub use host::{
     Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, PeerRequest, RecvSource, XrcError,
 };
 pub use local::{LocalOp, LocalToken};
+pub use payload_ref::{PayloadRef, ReceivedPacket};
 pub use pooled_slots::PooledSlots;
 pub use protocol::roce::Mtu;
 pub use qp::attr::{

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use protocol::roce::{Ext, MAX_OFFLOADED_PAYLOAD, Operation, Position, Reth};
 
-use crate::SendOp;
+use crate::gather::FramePayload;
+use crate::{Initiator, Payload, SendOp};
 
 /// One or more consecutive packets of a SEND or WRITE message, sent in one frame.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,13 @@ pub(crate) struct Segment {
     pub(crate) offset: usize,
     /// Payload length in bytes.
     pub(crate) len: usize,
+}
+
+impl Segment {
+    /// Returns the payload of the segment. `message` is the payload of the work request.
+    pub(crate) fn payload<'a>(&self, initiator: Initiator, message: &'a Payload) -> FramePayload<'a> {
+        FramePayload::Message { initiator, payload: message, offset: self.offset, len: self.len }
+    }
 }
 
 /// Returns the maximum number of packets in a frame that begins with packet `index` of its message and uses

@@ -14,6 +14,8 @@ struct EndlessHost {
 }
 
 impl Host for EndlessHost {
+    type Range = std::convert::Infallible;
+
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         self.sends_fetched[qpn.get() as usize] += 1;
         Fetch::Ready(SendRequest {
@@ -55,7 +57,7 @@ impl Host for EndlessHost {
         _: Initiator,
         _: Lkey,
         _: Va,
-        _: &[u8],
+        _: PayloadRef<'_>,
         _: engine::Access,
     ) -> Result<(), AccessError> {
         Ok(())
@@ -190,8 +192,8 @@ fn alternating_acks_and_rnr_naks_are_bounded() {
             ack_req: true,
             psn,
         };
-        let packet = Packet { bth, srqn: None, ext: Ext::None, payload: &[1, 2, 3, 4] };
-        engine.handle_packet(Instant::ZERO, &encap, &packet, &mut host);
+        let packet = Packet { bth, srqn: None, ext: Ext::None, payload: &[1, 2, 3, 4][..] };
+        engine.handle_packet(Instant::ZERO, &encap, &packet.convert(), &mut host);
     }
     let replies = frames(&mut engine, &mut host);
     assert!((1..=128).contains(&replies), "{replies} replies are pending");

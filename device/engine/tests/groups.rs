@@ -101,7 +101,7 @@ fn multicast_without_receiver_is_dropped() {
     assert_eq!(pair.b.engine.stats().drops.unknown_group, 2);
     arrive(&mut pair, &A.path(), |_| {});
     assert_eq!(pair.b.engine.stats().drops.unknown_qp, 1);
-    assert_eq!(receivers(&mut pair), []);
+    assert!(receivers(&mut pair).is_empty());
 }
 
 #[test]

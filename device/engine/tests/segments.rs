@@ -46,9 +46,11 @@ fn deliver(pair: &mut Pair, node: Node, (frame, offload): &Sent) {
     let side = pair.side(node);
     match *offload {
         Offload::Segmentation(mtu) => {
-            side.engine.handle_segments(now, &encap, &packet, mtu, &mut side.host);
+            side.engine.handle_segments(now, &encap, &packet.convert(), mtu, &mut side.host);
         }
-        Offload::None | Offload::Icrc => side.engine.handle_packet(now, &encap, &packet, &mut side.host),
+        Offload::None | Offload::Icrc => {
+            side.engine.handle_packet(now, &encap, &packet.convert(), &mut side.host)
+        }
     }
     side.collect();
 }
@@ -90,6 +92,51 @@ fn post_all(pair: &mut Pair) {
     pair.post(A, request(4, SendOp::Write { remote: remote(0xb000), imm }, &[sge(0, 257)]));
     pair.post(A, read(5, 0xc000, 2049));
     pair.post(A, send(6, 0));
+}
+
+/// Once detached payload has been inserted, the frames are the same.
+#[test]
+fn frames_with_detached_payload_are_the_same() {
+    let [mut copied, mut other] = [(); 2].map(|()| pair());
+    post_all(&mut copied);
+    post_all(&mut other);
+    let now = other.now;
+    let mut detached_lengths = Vec::new();
+    for node in [A, B, A, B] {
+        let frames = sent(&mut copied, node);
+        for frame in &frames {
+            let side = other.side(node);
+            let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+            let transmit =
+                side.engine.poll_transmit_detached(now, &mut side.host, &mut bytes, &mut ranges).unwrap();
+            assert_eq!(transmit.len, bytes.len());
+            if let Some(payload) = transmit.detached {
+                detached_lengths.push(payload.len.get());
+                side.host.insert(&mut bytes, payload, &ranges);
+            }
+            side.collect();
+            assert_eq!((bytes, transmit.offload), *frame);
+        }
+        for frame in &frames {
+            deliver(&mut copied, node.peer(), frame);
+            deliver(&mut other, node.peer(), frame);
+        }
+    }
+    assert_eq!(detached_lengths, [3000, 2049], "shorter payloads are copied");
+    assert_eq!(copied.a.engine.stats(), other.a.engine.stats());
+}
+
+/// If the memory cannot be accessed, no frame is built.
+#[test]
+fn inaccessible_payload_is_not_detached() {
+    let mut pair = pair();
+    pair.post(A, request(1, SendOp::Send { imm: None }, &[sge(0, 2000), sge(1 << 40, 2000)]));
+    let (now, side) = (pair.now, &mut pair.a);
+    let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+    let frame = side.engine.poll_transmit_detached(now, &mut side.host, &mut bytes, &mut ranges);
+    assert_eq!((frame, bytes.len(), ranges.len()), (None, 0, 0));
+    side.collect();
+    assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection(AccessError::Bounds)))]);
 }
 
 /// Events, counters and memory contents are the same with and without the offload.
@@ -235,7 +282,7 @@ fn packets_from_other_source_are_dropped_individually() {
     let RoceFrame { mut encap, packet } = RoceFrame::parse_with(frame, Offload::Segmentation(*mtu)).unwrap();
     encap.ip = IpAddrs::V4 { src: [10, 77, 0, 9].into(), dst: [10, 77, 0, 2].into() };
     let now = pair.now;
-    pair.b.engine.handle_segments(now, &encap, &packet, *mtu, &mut pair.b.host);
+    pair.b.engine.handle_segments(now, &encap, &packet.convert(), *mtu, &mut pair.b.host);
     let stats = pair.b.engine.stats();
     assert_eq!((stats.received_packets, stats.received_ip.v4.discarded), (4, 4));
     assert_eq!(stats.drops.of(DropReason::WrongSource), 4);

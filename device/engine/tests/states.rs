@@ -250,6 +250,8 @@ fn uc_send_failing_in_sqd_does_not_raise_drained_event() {
 fn endless_wqe_chains_run_in_bounded_steps() {
     struct Endless(sim::host::SimHost);
     impl engine::Host for Endless {
+        type Range = std::convert::Infallible;
+
         fn next_send(&mut self, _: Qpn) -> Fetch<engine::SendRequest> {
             Fetch::Ready(request(9, SendOp::Nop, &[]))
         }
@@ -282,7 +284,7 @@ fn endless_wqe_chains_run_in_bounded_steps() {
             _: engine::Initiator,
             _: Lkey,
             _: protocol::ids::Va,
-            _: &[u8],
+            _: engine::PayloadRef<'_>,
             _: engine::Access,
         ) -> Result<(), engine::AccessError> {
             Ok(())

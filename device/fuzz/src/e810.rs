@@ -305,7 +305,7 @@ fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
     loop {
         port.recv(&mut batch).expect("a local fabric cannot fail");
         let before = frames.len();
-        frames.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+        frames.extend(batch.iter().map(|arrival| arrival.contents().to_vec()));
         if frames.len() == before {
             return frames;
         }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use card::fabric::{Arrival, HEADERS_LEN};
 use card::frontend::Frontend;
 use card::hca::Hca;
 use card::identity::Identity;
@@ -19,6 +20,7 @@ use protocol::ids::{Iova, Lid};
 use protocol::roce::{Mtu, Offload, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use vm_memory::VolatileSlice;
 
 use super::input::Input;
 use super::peer_frames;
@@ -118,12 +120,22 @@ impl<F: Frontend> Machine<F> {
                 self.hca.handle_frame(&frame);
             }
             10 => match input.byte() {
-                0..128 => self.hca.handle_arrival(input.bytes(255), Offload::None),
-                128..192 => self.hca.handle_arrival(input.bytes(255), Offload::Icrc),
+                0..128 => self.hca.handle_arrival(Arrival::new(input.bytes(255), Offload::None)),
+                128..192 => self.hca.handle_arrival(Arrival::new(input.bytes(255), Offload::Icrc)),
                 choice => {
                     let mtu = Mtu::ALL[usize::from(choice) % Mtu::ALL.len()];
-                    let frame = peer_frames::request(&self.aim, input);
-                    self.hca.handle_arrival(&frame, Offload::Segmentation(mtu));
+                    let mut frame = peer_frames::request(&self.aim, input);
+                    let offload = Offload::Segmentation(mtu);
+                    if choice < 224 {
+                        self.hca.handle_arrival(Arrival::new(&frame, offload));
+                    } else {
+                        // The sender has changed or shortened the frame since its headers were copied.
+                        let head = frame.get(..HEADERS_LEN).unwrap_or(&frame).to_vec();
+                        frame.truncate(frame.len() - usize::from(input.byte()).min(frame.len()));
+                        frame.fill(choice);
+                        let memory = VolatileSlice::from(&mut frame[..]);
+                        self.hca.handle_arrival(Arrival::in_shared_memory(&head, memory, offload));
+                    }
                 }
             },
             11 => {

@@ -66,13 +66,12 @@ pub fn run(input: &[u8]) {
             }
             6 => {
                 let taken = consumer.take(&mut batch, usize::from(input.byte()));
-                assert!(
-                    batch
-                        .iter()
-                        .all(|(frame, _)| (MIN_FRAME_LEN..=MAX_OFFLOADED_FRAME_LEN).contains(&frame.len()))
-                );
-                let _ = consumer.release();
+                for arrival in batch.iter() {
+                    assert!((MIN_FRAME_LEN..=MAX_OFFLOADED_FRAME_LEN).contains(&arrival.len()));
+                    assert_eq!(arrival.contents().len(), arrival.len());
+                }
                 batch = RxBatch::new();
+                let _ = consumer.release();
                 taken.is_ok()
             }
             _ => {

@@ -1,11 +1,11 @@
 //! The engine's view of a device: work queues and memory access by key.
 
 use card::frontend::{Context, HostContext};
-use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
+use card::memory::{GuestMemory, GuestRange};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, ReceivedNak,
-    RecvRequest, RecvSource, Retry, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, PayloadRef,
+    ReceivedNak, RecvRequest, RecvSource, Retry, SendRequest,
 };
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
@@ -55,6 +55,8 @@ impl<Q: Queues> DeviceHost<'_, Q> {
 }
 
 impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
+    type Range = GuestRange;
+
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Self { queues, cx } = self;
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_send(qpn, cx))
@@ -97,12 +99,24 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
         self.access()?.append(AccessTarget::address(who, key, va), len, out, access)
     }
 
+    fn locate(
+        &self,
+        who: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        ranges: &mut Vec<GuestRange>,
+        access: Access,
+    ) -> Result<bool, AccessError> {
+        self.access()?.locate(AccessTarget::address(who, key, va), len, ranges, access)
+    }
+
     fn write(
         &mut self,
         who: Initiator,
         key: Lkey,
         va: Va,
-        data: &[u8],
+        data: PayloadRef<'_>,
         access: Access,
     ) -> Result<(), AccessError> {
         self.access()?.write(AccessTarget::address(who, key, va), data, access)

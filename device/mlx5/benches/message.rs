@@ -20,6 +20,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant as Clock};
 
+use card::fabric::Arrival;
 use card::frontend::Interface as _;
 use card::frontend::testing::Guest;
 use card::identity::Identity;
@@ -301,7 +302,7 @@ fn serve(guest: &mut Guest<Mlx5>, input: &Input<'_>) -> bool {
             true
         }
         Input::Turn(frames) => {
-            frames.iter().for_each(|frame| guest.hca.handle_arrival(frame, Offload::Icrc));
+            frames.iter().for_each(|frame| guest.hca.handle_arrival(Arrival::new(frame, Offload::Icrc)));
             let left = guest.hca.drain();
             left.frames || left.other
         }

@@ -1,11 +1,11 @@
 //! The engine's access to work queues and guest memory.
 
 use card::frontend::{Context, HostContext};
-use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
+use card::memory::{GuestMemory, GuestRange};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, PeerRequest,
-    ReceivedNak, RecvRequest, RecvSource, Retry, SendRequest, XrcError,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, PayloadRef,
+    PeerRequest, ReceivedNak, RecvRequest, RecvSource, Retry, SendRequest, XrcError,
 };
 use protocol::hca::mlx5::qp::ReceiveKind;
 use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Srqn, Va};
@@ -78,6 +78,8 @@ impl Resources {
 }
 
 impl engine::Host for Mlx5Host<'_> {
+    type Range = GuestRange;
+
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Self { resources, cx } = self;
         let Some(Resources { qps, port, posted, .. }) = resources.as_deref_mut() else { return Fetch::Empty };
@@ -132,12 +134,24 @@ impl engine::Host for Mlx5Host<'_> {
         self.access()?.append(AccessTarget::address(who, key, va), len, out, access)
     }
 
+    fn locate(
+        &self,
+        who: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        ranges: &mut Vec<GuestRange>,
+        access: Access,
+    ) -> Result<bool, AccessError> {
+        self.access()?.locate(AccessTarget::address(who, key, va), len, ranges, access)
+    }
+
     fn write(
         &mut self,
         who: Initiator,
         key: Lkey,
         va: Va,
-        data: &[u8],
+        data: PayloadRef<'_>,
         access: Access,
     ) -> Result<(), AccessError> {
         self.access()?.write(AccessTarget::address(who, key, va), data, access)

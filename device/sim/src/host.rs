@@ -1,14 +1,16 @@
 //! Work queues and memory of a simulated host.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
 use crate::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 use engine::{
-    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, Instant, LocalToken, PeerRequest,
-    ReceivedNak, RecvRequest, RecvSource, Retry, Rights, SendRequest, Sge, XrcError,
+    Access, AccessError, AtomicOp, DetachedPayload, Fetch, GroupDatagram, Host, Initiator, Instant,
+    LocalToken, PayloadRef, PeerRequest, ReceivedNak, RecvRequest, RecvSource, Retry, Rights, SendRequest,
+    Sge, XrcError,
 };
 
 #[derive(Clone, Debug)]
@@ -18,6 +20,13 @@ pub struct Region {
     pub va: Va,
     pub rights: Rights,
     pub bytes: Vec<u8>,
+}
+
+/// Part of a region that contains detached payload.
+#[derive(Clone, Debug)]
+pub struct RegionRange {
+    key: u32,
+    range: Range<usize>,
 }
 
 /// Type of a key that work requests can modify.
@@ -374,7 +383,21 @@ fn index(key: u32) -> u32 {
     key >> 8
 }
 
+impl SimHost {
+    /// Inserts detached payload into a frame, which begins at the start of `frame`.
+    pub fn insert(&self, frame: &mut Vec<u8>, payload: DetachedPayload, ranges: &[RegionRange]) {
+        assert_eq!(usize::from(payload.ranges), ranges.len());
+        let bytes_of = |range: &RegionRange| self.regions[&range.key].bytes[range.range.clone()].to_vec();
+        let bytes: Vec<u8> = ranges.iter().flat_map(bytes_of).collect();
+        assert_eq!(payload.len.get() as usize, bytes.len());
+        let at = usize::from(payload.at);
+        frame.splice(at..at, bytes);
+    }
+}
+
 impl Host for SimHost {
+    type Range = RegionRange;
+
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Some(queues) = self.queues.get_mut(&qpn.get()) else { return Fetch::Empty };
         let next = queues.send.pop_front();
@@ -445,21 +468,37 @@ impl Host for SimHost {
         Ok(())
     }
 
+    fn locate(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        ranges: &mut Vec<RegionRange>,
+        access: Access,
+    ) -> Result<bool, AccessError> {
+        assert!(len > 0, "the engine must never pass a length of 0");
+        let (key, offset) = self.locate(initiator, key, va, len as u64, access)?;
+        ranges.push(RegionRange { key, range: offset..offset + len });
+        Ok(true)
+    }
+
     fn write(
         &mut self,
         initiator: Initiator,
         key: Lkey,
         va: Va,
-        data: &[u8],
+        data: PayloadRef<'_>,
         access: Access,
     ) -> Result<(), AccessError> {
+        let data = data.to_vec();
         assert!(!data.is_empty(), "the engine must never pass a length of 0");
         let (key, offset) = self.locate(initiator, key, va, data.len() as u64, access)?;
         let region = self.regions.get_mut(&key).ok_or(AccessError::Key)?;
         let va = region.va.get() + offset as u64;
         let place = region.bytes.get_mut(offset..offset + data.len()).ok_or(AccessError::Bounds)?;
-        place.copy_from_slice(data);
-        self.record(|| HostEvent::Write { key, va, data: data.to_vec(), access });
+        place.copy_from_slice(&data);
+        self.record(|| HostEvent::Write { key, va, data, access });
         Ok(())
     }
 

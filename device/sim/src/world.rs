@@ -7,6 +7,7 @@ use protocol::ids::{Lkey, Pkey, Qpn, Srqn, Va};
 use protocol::roce::{Offload, Packet, RoceFrame, for_each_frame, seal};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use vm_memory::VolatileSlice;
 
 use super::check::{Checker, Violation};
 use super::host::SimHost;
@@ -21,8 +22,8 @@ use super::plan::{
 use super::stale;
 use super::trace::describe;
 use engine::{
-    Completion, Config, Engine, Event, Flush, Instant, Modify, Queue, Rights, Service, Sge, State, Stats,
-    Transmit, TxOffloads, WaitReason,
+    Completion, Config, Engine, Event, Flush, Instant, Modify, PayloadRef, Queue, Rights, Service, Sge,
+    State, Stats, Transmit, TxOffloads, WaitReason,
 };
 
 /// Maximum simulated time to finish all work after the network has healed and software has taken its last action.
@@ -68,6 +69,8 @@ struct World<'a> {
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
     merges: bool,
+    /// Whether the world inserts payload into frames instead of the engine.
+    inserts_payload: bool,
     merged: u64,
 }
 
@@ -136,6 +139,7 @@ impl<'a> World<'a> {
             reposts_immediately: false,
             stale: ChaCha8Rng::seed_from_u64(!seed),
             merges,
+            inserts_payload: (seed / 2).is_multiple_of(2),
             merged: 0,
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
@@ -360,7 +364,7 @@ impl<'a> World<'a> {
     fn arrive(&mut self, to: usize, frame: &RoceFrame<'_>) -> Result<(), Violation> {
         self.checker.on_arrival(to, frame)?;
         let Node { engine, host } = &mut self.nodes[to];
-        engine.handle_packet(self.now, &frame.encap, &frame.packet, host);
+        engine.handle_packet(self.now, &frame.encap, &frame.packet.convert(), host);
         self.check(to, Some(frame.packet.bth.dest_qp))?;
         self.checker.after_arrival()
     }
@@ -388,7 +392,13 @@ impl<'a> World<'a> {
             self.log(&format!("the next {} packets arrive in one frame", frames.len()));
         }
         let Node { engine, host } = &mut self.nodes[to];
-        engine.handle_segments(self.now, merged.encap(), &packet, merged.mtu, host);
+        // Every other frame is handled in place, in the sender's memory.
+        let mut memory = packet.payload.to_vec();
+        let payload = match self.merged % 2 {
+            0 => PayloadRef::Private(packet.payload),
+            _ => PayloadRef::Shared(VolatileSlice::from(&mut memory[..])),
+        };
+        engine.handle_segments(self.now, merged.encap(), &packet.with_payload(payload), merged.mtu, host);
         self.check(to, Some(packet.bth.dest_qp))?;
         self.checker.after_arrival()
     }
@@ -536,7 +546,16 @@ impl<'a> World<'a> {
             let mut frame = Vec::new();
             let statuses: Vec<_> =
                 qpns_of(self.plan, node).map(|qpn| (qpn, engine.explain(self.now, qpn))).collect();
-            let sent = engine.poll_transmit(self.now, host, &mut frame);
+            // The owner of a frame may copy the payload itself, straight to where it belongs.
+            let mut ranges = Vec::new();
+            let sent = if self.inserts_payload {
+                engine.poll_transmit_detached(self.now, host, &mut frame, &mut ranges)
+            } else {
+                engine.poll_transmit(self.now, host, &mut frame)
+            };
+            if let Some(payload) = sent.and_then(|sent| sent.detached) {
+                host.insert(&mut frame, payload, &ranges);
+            }
             if let Some(Transmit { qpn, wr_id: Some(_), .. }) = sent
                 && let Some((_, Some(before))) = statuses.iter().find(|(of, _)| *of == qpn)
                 && before.send != WaitReason::Turn
@@ -554,7 +573,8 @@ impl<'a> World<'a> {
             self.check_host_events(node, None)?;
             let mut checked = Ok(());
             for frame in packets_of(&frame, sent.offload) {
-                let sent = Transmit { len: frame.len(), packets: 1, offload: Offload::None, ..sent };
+                let sent =
+                    Transmit { len: frame.len(), packets: 1, offload: Offload::None, detached: None, ..sent };
                 checked = checked.and(self.checker.on_frame(node, &sent, &frame));
                 for to in nodes_of(sent.dst_mac) {
                     let fate = self.net.send(self.now, node, to, frame.clone());

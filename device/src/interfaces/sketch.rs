@@ -7,12 +7,14 @@ use card::frontend::table::{Row, Table, TableSpec, hex};
 use card::frontend::{
     Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess, Setup,
 };
+use card::memory::GuestRange;
 use card::strict_rules;
 use card::telemetry::monitor::Rule;
 use card::telemetry::reason::IgnoreReason;
 use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::{
-    Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, RecvRequest, RecvSource, SendRequest,
+    Access, AccessError, AtomicOp, Event, Fetch, Host, Initiator, PayloadRef, RecvRequest, RecvSource,
+    SendRequest,
 };
 use protocol::describe::Visitor;
 use protocol::ids::{Lkey, Qpn, Va};
@@ -148,6 +150,8 @@ impl Frontend for Device {
 pub struct NoQueues;
 
 impl Host for NoQueues {
+    type Range = GuestRange;
+
     fn next_send(&mut self, _: Qpn) -> Fetch<SendRequest> {
         Fetch::Empty
     }
@@ -172,7 +176,14 @@ impl Host for NoQueues {
         Err(AccessError::Key)
     }
 
-    fn write(&mut self, _: Initiator, _: Lkey, _: Va, _: &[u8], _: Access) -> Result<(), AccessError> {
+    fn write(
+        &mut self,
+        _: Initiator,
+        _: Lkey,
+        _: Va,
+        _: PayloadRef<'_>,
+        _: Access,
+    ) -> Result<(), AccessError> {
         Err(AccessError::Key)
     }
 

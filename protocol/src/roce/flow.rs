@@ -62,6 +62,17 @@ impl FlowHeaders {
     /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not
     /// part of the flow or is malformed.
     pub(super) fn unwrap<'a>(&self, frame: &'a [u8]) -> Option<Unwrapped<'a>> {
+        let (encap, rest, transport_len) = self.unwrap_headers(frame)?;
+        let transport = rest.get(..transport_len)?;
+        let ip_and_udp = frame.get(encap.ether_len()..size_of::<RawHeaders>())?;
+        Some(Unwrapped { encap, ip_and_udp, transport })
+    }
+
+    /// Parses the headers of a frame of which `frame` may be only the beginning. Returns the encapsulation, the bytes
+    /// after the UDP header, and how many bytes should follow the UDP header according to the headers. Returns `None`
+    /// if the frame is not part of the flow or is malformed.
+    #[inline(always)]
+    pub(super) fn unwrap_headers<'a>(&self, frame: &'a [u8]) -> Option<(Encap, &'a [u8], usize)> {
         // Combine the differences of all words instead of comparing the arrays, which would compile to a call of
         // `memcmp`.
         let words = masked(frame)?;
@@ -73,14 +84,13 @@ impl FlowHeaders {
         if total != size_of::<RawIpv4>() + udp_len || differing_sum(&raw.ip) != self.sum {
             return None;
         }
-        let transport = rest.get(..udp_len.checked_sub(size_of::<RawUdp>())?)?;
+        let transport_len = udp_len.checked_sub(size_of::<RawUdp>())?;
         let encap = Encap {
             fragment: Fragmentation { id: raw.ip.id.get(), ..self.encap.fragment },
             src_port: raw.udp.src_port.get(),
             ..self.encap
         };
-        let ip_and_udp = frame.get(encap.ether_len()..size_of::<RawHeaders>())?;
-        Some(Unwrapped { encap, ip_and_udp, transport })
+        Some((encap, rest, transport_len))
     }
 }
 
@@ -110,7 +120,7 @@ mod tests {
     use super::*;
     use crate::Psn;
     use crate::ids::{FlowLabel, MacAddr, Pkey, Qpn};
-    use crate::roce::{Bth, Ext, FrameWriter, Offload, Opcode, Operation, RoceFrame};
+    use crate::roce::{Bth, Ext, FrameWriter, Mtu, Offload, Opcode, Operation, RoceFrame, RoceHeaders};
 
     const ENCAP: Encap = Encap {
         src_mac: MacAddr([2, 0, 0, 0, 0, 1]),
@@ -191,6 +201,45 @@ mod tests {
             let offload = if left_out { Offload::Icrc } else { Offload::None };
             if let Some(found) = RoceFrame::parse_in_flow(&flow(), &bytes, offload) {
                 prop_assert_eq!(Ok(found), RoceFrame::parse_with(&bytes, offload));
+            }
+        }
+
+        #[test]
+        fn headers_alone_parse_like_whole_frame(
+            payload in proptest::collection::vec(any::<u8>(), 0..400),
+            damage in proptest::collection::vec((0..60_usize, any::<u8>()), 0..3),
+            cut in 0..80_usize,
+            head_len in 0..200_usize,
+            offload in prop_oneof![
+                Just(Offload::None),
+                Just(Offload::Icrc),
+                Just(Offload::Segmentation(Mtu::Mtu256)),
+            ],
+        ) {
+            let mut bytes = frame(&ENCAP, &payload);
+            for (at, value) in damage {
+                bytes.get_mut(at).into_iter().for_each(|byte| *byte = value);
+            }
+            if cut < 70 {
+                bytes.truncate(bytes.len().saturating_sub(cut));
+            }
+            let head = &bytes[..head_len.min(bytes.len())];
+            let whole = RoceFrame::parse_in_flow(&flow(), &bytes, offload);
+            let found = RoceHeaders::parse_in_flow(&flow(), head, bytes.len(), offload);
+            let holds_headers = whole.is_some_and(|whole| {
+                let headers_len = whole.packet.payload.as_ptr().addr() - bytes.as_ptr().addr();
+                head_len >= headers_len.max(COMPARED)
+            });
+            if offload == Offload::None || !holds_headers {
+                prop_assert_eq!(found, None);
+            }
+            if let (Some(found), Some(whole)) = (found, whole) {
+                let RoceHeaders { encap, packet, payload_at } = found;
+                let range = payload_at..payload_at + packet.payload.0;
+                prop_assert_eq!(packet.with_payload(&bytes[range]), whole.packet);
+                prop_assert_eq!(encap, whole.encap);
+            } else if offload != Offload::None && holds_headers {
+                prop_assert_eq!(found.is_some(), whole.is_some());
             }
         }
     }

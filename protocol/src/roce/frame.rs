@@ -9,7 +9,9 @@ use super::encap::Unwrapped;
 use super::ext::{RawXrceth, XRCETH_LEN};
 use super::icrc::{ICRC_LEN, icrc};
 use super::packet::pad_count;
-use super::{Bth, Encap, Ext, FlowHeaders, IpAddrs, Mtu, Offload, Packet};
+use super::{
+    Bth, Encap, Ext, FlowHeaders, IpAddrs, Mtu, Offload, Packet, PacketPayload, PacketWith, PayloadLen,
+};
 use crate::WireError;
 use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
@@ -76,16 +78,54 @@ impl<'a> RoceFrame<'a> {
             }
         }
         let packet = Packet::parse(covered)?;
-        if let Offload::Segmentation(mtu) = offload {
-            let is_divided = packet.segment_count(mtu) > 1;
-            let most = if is_divided { MAX_OFFLOADED_PAYLOAD } else { MAX_PAYLOAD };
-            if packet.payload.len() > most {
-                let value = u64::try_from(packet.payload.len()).unwrap_or(u64::MAX);
-                return Err(WireError::Invalid { what: "payload length", value });
-            }
-        }
+        check_payload_len(&packet, offload)?;
         Ok(Self { encap, packet })
     }
+}
+
+/// Headers of a RoCEv2 frame whose payload is not at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoceHeaders {
+    /// Ethernet, IP and UDP headers.
+    pub encap: Encap,
+    /// BTH, extension headers and payload length.
+    pub packet: PacketWith<PayloadLen>,
+    /// Offset of the payload in the frame.
+    pub payload_at: usize,
+}
+
+impl RoceHeaders {
+    /// Parses the headers of a frame of a flow. `head` is the beginning of the frame, whose length is `len`. Returns
+    /// the headers that [`RoceFrame::parse_in_flow`] would return for the whole frame, or `None` if that function would
+    /// return `None`, if it would verify the ICRC, or if `head` does not hold all headers.
+    pub fn parse_in_flow(flow: &FlowHeaders, head: &[u8], len: usize, offload: Offload) -> Option<Self> {
+        if offload == Offload::None {
+            return None;
+        }
+        let head = head.get(..len).unwrap_or(head);
+        let (encap, rest, transport_len) = flow.unwrap_headers(head)?;
+        let transport_at = head.len() - rest.len();
+        if transport_at + transport_len > len {
+            return None;
+        }
+        let covered_len = transport_len.checked_sub(ICRC_LEN)?;
+        let (packet, headers_len) = PacketWith::parse_headers(rest, covered_len).ok()?;
+        check_payload_len(&packet, offload).ok()?;
+        Some(Self { encap, packet, payload_at: transport_at + headers_len })
+    }
+}
+
+/// Checks that the payload is not too long for its offload; see [`RoceFrame::parse_with`].
+fn check_payload_len<P: PacketPayload>(packet: &PacketWith<P>, offload: Offload) -> Result<(), WireError> {
+    let Offload::Segmentation(mtu) = offload else { return Ok(()) };
+    let is_divided = packet.segment_count(mtu) > 1;
+    let most = if is_divided { MAX_OFFLOADED_PAYLOAD } else { MAX_PAYLOAD };
+    let len = packet.payload.len();
+    if len > most {
+        let value = u64::try_from(len).unwrap_or(u64::MAX);
+        return Err(WireError::Invalid { what: "payload length", value });
+    }
+    Ok(())
 }
 
 /// Writes one frame at the end of a buffer.
@@ -178,6 +218,20 @@ impl<'a> FrameWriter<'a> {
     /// Adds the pad bytes and the ICRC and fills in the UDP checksum. Returns the length of the frame in bytes.
     pub fn finish(self) -> usize {
         self.finish_with(Offload::None)
+    }
+
+    /// Finishes a frame whose payload is inserted later. Appends the pad bytes and a placeholder for the ICRC. Returns
+    /// the number of bytes written and the offset in them at which the payload belongs (the length of the headers).
+    ///
+    /// # Panics
+    /// Panics if part of the payload has been appended.
+    pub fn finish_without_payload(mut self) -> (usize, u16) {
+        assert_eq!(self.out.len(), self.payload, "part of the payload has been appended");
+        self.out.resize(self.payload + pad_count(self.payload_len) + ICRC_LEN, 0);
+        let len = self.out.len() - self.frame;
+        self.keep += len;
+        let headers_len = self.payload - self.frame;
+        (len, u16::try_from(headers_len).expect("the headers are shorter than 128 bytes"))
     }
 
     /// Like [`FrameWriter::finish`], but skips the ICRC and the UDP checksum unless `offload` is [`Offload::None`].

@@ -18,8 +18,10 @@ pub use bth::Bth;
 pub use encap::{Encap, IpAddrs};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome, XRCETH_LEN};
 pub use flow::FlowHeaders;
-pub use frame::{FrameWriter, MAX_OFFLOADED_PAYLOAD, MAX_PAYLOAD, RoceFrame, for_each_frame, seal};
+pub use frame::{
+    FrameWriter, MAX_OFFLOADED_PAYLOAD, MAX_PAYLOAD, RoceFrame, RoceHeaders, for_each_frame, seal,
+};
 pub use offload::{Mtu, Offload};
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};
 pub use opcode_name::OpcodePattern;
-pub use packet::Packet;
+pub use packet::{Packet, PacketPayload, PacketWith, PayloadLen};

@@ -1,5 +1,7 @@
 //! Transport part of a RoCE packet: everything between the UDP header and the ICRC.
 
+use std::ops::Range;
+
 use super::bth::RawBth;
 use super::ext::{RawXrceth, XRCETH_LEN};
 use super::icrc::ICRC_LEN;
@@ -7,9 +9,51 @@ use super::{Bth, Ext, ExtKind, Kind, Mtu, Opcode, Position, Transport};
 use crate::WireError;
 use crate::ids::Srqn;
 
-/// Parsed transport headers and payload.
+/// Parsed packet whose payload is a slice.
+pub type Packet<'a> = PacketWith<&'a [u8]>;
+
+/// Payload of a packet, or a description of it.
+pub trait PacketPayload: Copy {
+    /// Returns the length in bytes.
+    fn len(&self) -> usize;
+
+    /// Returns whether the payload is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns part of the payload. `range` lies inside the payload.
+    #[must_use]
+    fn slice(&self, range: Range<usize>) -> Self;
+}
+
+impl PacketPayload for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        self.get(range).unwrap_or_default()
+    }
+}
+
+/// Length in bytes of a payload whose contents do not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct PayloadLen(pub usize);
+
+impl PacketPayload for PayloadLen {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn slice(&self, range: Range<usize>) -> Self {
+        Self(range.len())
+    }
+}
+
+/// Parsed transport headers, with a payload of type `P`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketWith<P> {
     /// The base transport header (BTH).
     pub bth: Bth,
     /// SRQ number in the XRCETH, present if and only if [`Opcode::has_xrceth`](super::Opcode::has_xrceth) is true.
@@ -17,10 +61,10 @@ pub struct Packet<'a> {
     /// Extension headers, which are always the variant that `bth.opcode` requires.
     pub ext: Ext,
     /// Payload without pad bytes.
-    pub payload: &'a [u8],
+    pub payload: P,
 }
 
-impl<'a> Packet<'a> {
+impl<'a> PacketWith<&'a [u8]> {
     /// Parses a packet. Reserved operations parse with [`Ext::None`], so that a responder can NAK them. Pad bytes can
     /// have any value.
     ///
@@ -28,25 +72,71 @@ impl<'a> Packet<'a> {
     /// Fails in the same cases as [`Bth::parse`]. Also returns [`WireError::Short`] if the extension headers or the pad
     /// bytes are truncated, and [`WireError::Invalid`] if the padded payload length is not a multiple of four.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let (bth, pad, rest) = Bth::parse(bytes)?;
-        let (srqn, rest) = if bth.opcode.has_xrceth() {
-            let (srqn, rest) = RawXrceth::parse(rest)?;
-            (Some(srqn), rest)
-        } else {
-            (None, rest)
-        };
-        let (ext, padded) = Ext::parse(bth.opcode.ext_kind(), rest)?;
-        let Some(len) = padded.len().checked_sub(pad) else {
-            return Err(WireError::Short { what: "pad", need: pad, have: padded.len() });
-        };
-        if padded.len() % 4 != 0 {
-            let value = u64::try_from(padded.len()).unwrap_or(u64::MAX);
-            return Err(WireError::Invalid { what: "padded payload length", value });
-        }
-        let payload = padded.get(..len).unwrap_or_default();
-        Ok(Self { bth, srqn, ext, payload })
+        let (headers, pad, padded) = parse_headers(bytes)?;
+        let len = unpadded_len(padded.len(), pad)?;
+        Ok(headers.with_payload(padded.get(..len).unwrap_or_default()))
     }
+}
 
+impl PacketWith<PayloadLen> {
+    /// Parses a packet of `len` bytes, of which `bytes` holds at least the headers. Returns the packet and the length
+    /// of its headers.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`Packet::parse`], and if `bytes` does not hold all headers.
+    pub fn parse_headers(bytes: &[u8], len: usize) -> Result<(Self, usize), WireError> {
+        let bytes = bytes.get(..len).unwrap_or(bytes);
+        let (headers, pad, rest) = parse_headers(bytes)?;
+        let headers_len = bytes.len() - rest.len();
+        let payload = PayloadLen(unpadded_len(len - headers_len, pad)?);
+        Ok((headers.with_payload(payload), headers_len))
+    }
+}
+
+/// Parses the headers. Returns them with the number of pad bytes and the bytes that follow.
+fn parse_headers(bytes: &[u8]) -> Result<(PacketWith<()>, usize, &[u8]), WireError> {
+    let (bth, pad, rest) = Bth::parse(bytes)?;
+    let (srqn, rest) = if bth.opcode.has_xrceth() {
+        let (srqn, rest) = RawXrceth::parse(rest)?;
+        (Some(srqn), rest)
+    } else {
+        (None, rest)
+    };
+    let (ext, rest) = Ext::parse(bth.opcode.ext_kind(), rest)?;
+    Ok((PacketWith { bth, srqn, ext, payload: () }, pad, rest))
+}
+
+/// Returns the length of a payload of `padded` bytes, including `pad` bytes of padding, without its padding.
+fn unpadded_len(padded: usize, pad: usize) -> Result<usize, WireError> {
+    let Some(len) = padded.checked_sub(pad) else {
+        return Err(WireError::Short { what: "pad", need: pad, have: padded });
+    };
+    if !padded.is_multiple_of(4) {
+        let value = u64::try_from(padded).unwrap_or(u64::MAX);
+        return Err(WireError::Invalid { what: "padded payload length", value });
+    }
+    Ok(len)
+}
+
+impl<P> PacketWith<P> {
+    /// Returns the same headers with another payload.
+    #[inline]
+    #[must_use]
+    pub fn with_payload<Q>(&self, payload: Q) -> PacketWith<Q> {
+        PacketWith { bth: self.bth, srqn: self.srqn, ext: self.ext, payload }
+    }
+}
+
+impl<P: Copy> PacketWith<P> {
+    /// Returns the packet with its payload converted to another type.
+    #[inline]
+    #[must_use]
+    pub fn convert<Q: From<P>>(&self) -> PacketWith<Q> {
+        self.with_payload(self.payload.into())
+    }
+}
+
+impl<P: PacketPayload> PacketWith<P> {
     /// Returns the length of the packet in bytes, from the BTH to the ICRC.
     pub fn wire_len(&self) -> usize {
         let xrceth = self.srqn.map_or(0, |_| XRCETH_LEN);
@@ -70,6 +160,11 @@ impl<'a> Packet<'a> {
         let runs = [(0, 1), (1, count.saturating_sub(2)), (count - 1, u32::from(count > 1))];
         let runs = runs.into_iter().filter(|&(_, packets)| packets > 0);
         runs.map(move |(index, packets)| (self.segment(mtu, index, count), packets))
+    }
+
+    /// Returns the total length of the packets that [`Packet::segments`] returns in bytes, from the BTH to the ICRC.
+    pub fn segmented_wire_len(self, mtu: Mtu) -> u64 {
+        self.segment_runs(mtu).map(|(packet, count)| u64::from(count) * packet.wire_len() as u64).sum()
     }
 
     /// Returns the number of packets that [`Packet::segments`] returns, which is at least 1.
@@ -105,7 +200,7 @@ impl<'a> Packet<'a> {
         };
         let start = index as usize * mtu.bytes();
         let end = self.payload.len().min(start + mtu.bytes());
-        Self { bth, ext, payload: self.payload.get(start..end).unwrap_or_default(), ..*self }
+        Self { bth, ext, payload: self.payload.slice(start..end), ..*self }
     }
 }
 

@@ -14,9 +14,10 @@ use std::time::Instant;
 use protocol::ids::MacAddr;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::batch::{Frames, TxFrame};
 use super::macs::{MacTable, REFRESH};
+use super::rx_batch::Frames;
 use super::sources::{IpOwners, Source};
+use super::tx_batch::TxFrame;
 use super::wake_flag::WakeFlag;
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
@@ -409,7 +410,7 @@ mod tests {
         while fabric.has_frames() {
             fabric.recv(&mut batch).unwrap();
             assert!(!batch.is_empty());
-            frames.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+            frames.extend(batch.iter().map(|arrival| arrival.contents().to_vec()));
         }
         frames.into_iter()
     }
@@ -487,7 +488,7 @@ mod tests {
         a.send(&mut frames);
         let mut arrived = RxBatch::new();
         b.recv(&mut arrived).unwrap();
-        assert_eq!(arrived.iter().map(|(frame, _)| frame.as_ptr()).next(), Some(address));
+        assert_eq!(arrived.iter().map(|arrival| arrival.contents().as_ptr()).next(), Some(address));
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 

@@ -33,9 +33,9 @@ pub use self::discovery::socket_path;
 pub use self::link::MemberRow;
 use self::link::{Link, LinkError};
 use self::tokens::Tokens;
-use super::batch::TxFrame;
 use super::macs::{MacTable, REFRESH};
 use super::sources::{IpOwners, Source};
+use super::tx_batch::TxFrame;
 use super::{Fabric, FabricStats, Origin, RxBatch, Sent, TxBatch};
 use crate::identity::Identity;
 use crate::limited;
@@ -241,8 +241,7 @@ impl RingFabric {
     /// Puts the first `count` frames of the batch into a ring. Returns how many fit.
     fn put(&mut self, slot: usize, batch: &TxBatch, count: usize) -> usize {
         let Some(Some(link)) = self.links.get_mut(slot) else { return 0 };
-        let frames = batch.frames().take(count);
-        match link.put(frames.map(|frame| (batch.slice(frame.start..frame.end), frame.offload))) {
+        match link.put(batch, count) {
             Ok(put) => {
                 self.stats.tx_frames += put as u64;
                 put
@@ -278,7 +277,7 @@ impl RingFabric {
             && let Some(Some(link)) = self.links.get_mut(slot)
         {
             let since = *self.full_since.get_or_insert_with(Instant::now);
-            let frame = batch.iter().next().map_or(0, |(_, frame)| frame.len());
+            let frame = batch.front().map_or(0, |frame| frame.len());
             match link.wait_for_room(frame) {
                 Ok(true) if since.elapsed() < RING_FULL_TIMEOUT => return Sent::Blocked,
                 Ok(true) => {}
@@ -349,6 +348,10 @@ impl RingFabric {
 impl Fabric for RingFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
         let sent = self.send_all(batch);
+        if sent == Sent::Blocked {
+            // Software may reuse the memory before the remaining frames are sent.
+            batch.settle();
+        }
         for link in self.links.iter_mut().flatten() {
             self.stats.tx_calls += u64::from(link.publish());
         }
@@ -356,7 +359,7 @@ impl Fabric for RingFabric {
     }
 
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
-        batch.clear();
+        self.release(batch);
         let now = self.now();
         self.first = self.first.wrapping_add(1);
         for turn in 0..self.links.len() {
@@ -391,6 +394,15 @@ impl Fabric for RingFabric {
             }
         }
         Ok(())
+    }
+
+    fn release(&mut self, batch: &mut RxBatch) {
+        batch.clear();
+        self.links.iter_mut().flatten().for_each(Link::release);
+    }
+
+    fn takes_detached_payload(&self) -> bool {
+        true
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {

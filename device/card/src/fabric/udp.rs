@@ -22,9 +22,10 @@ pub(super) use self::agreement::Agreement;
 pub use self::agreement::Message;
 use self::losses::Losses;
 pub use self::peer::UdpPeer;
-use super::batch::{Padding, Run, RxFrame};
 use super::padding::{MAX_PADDING, trim};
+use super::rx_batch::RxFrame;
 use super::switch::{AdmitError, Route, Switch};
+use super::tx_batch::{Padding, Run};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 use crate::log_line;
 

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use self::table::Table;
 use crate::management::{Counters, Management, MkeyCheck, NodeProfile, View};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, GuestRange};
 use crate::net::Port;
 use crate::net::address::Addresses;
 use crate::telemetry::monitor::{Monitor, Rule};
@@ -204,7 +204,7 @@ pub struct RegisterAccess<'a> {
 /// event loop, it polls the engine and `poll_frame` alternately for frames, and then calls `end_turn` once.
 pub trait Frontend: Sized + 'static {
     /// The engine's view of the device: its work queues and memory.
-    type Host<'a>: engine::Host
+    type Host<'a>: engine::Host<Range = GuestRange>
     where
         Self: 'a;
 

@@ -1,16 +1,16 @@
 //! Moves frames between the port and the fabric, applying capture, impairments and neighbour resolution on the way.
 
-use engine::TxOffloads;
+use engine::{PayloadRef, ReceivedPacket, Transmit, TxOffloads};
 use protocol::WireError;
 use protocol::describe::Field as _;
 use protocol::ids::Qpn;
 use protocol::net::ether::EtherFrame;
-use protocol::roce::{Offload, RoceFrame, for_each_frame, seal};
+use protocol::roce::{Encap, Offload, PacketPayload as _, RoceFrame, RoceHeaders, for_each_frame, seal};
 
 use super::Hca;
 use crate::capture::{About, Direction};
 use crate::fabric::impair::{self, Verdict};
-use crate::fabric::{MEMORY_TURN_BYTES, Origin};
+use crate::fabric::{Arrival, MEMORY_TURN_BYTES, Origin};
 use crate::frontend::{Context, Frontend, HostContext};
 use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
@@ -45,14 +45,37 @@ impl Sender {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Handles a frame from the fabric. `offload` is the work that remains before the frame is in wire format.
-    pub fn handle_arrival(&mut self, frame: &[u8], offload: Offload) {
+    /// Handles a frame from the fabric.
+    pub fn handle_arrival(&mut self, arrival: Arrival<'_>) {
+        let offload = arrival.offload();
         if offload == Offload::None || self.shows_frames() {
+            let frame = &arrival.contents();
             let handled = for_each_wire_frame(frame, offload, |frame| self.handle_frame(frame));
             return self.report_error(frame, handled);
         }
         self.expect_doorbells();
-        self.deliver_with(frame, offload);
+        if !self.handle_in_place(&arrival) {
+            self.deliver_with(&arrival.contents(), offload);
+        }
+    }
+
+    /// Handles a frame in shared memory without copying its payload to private memory. Returns false, without any
+    /// effect, if the frame is not one of a flow of packets for QPs.
+    fn handle_in_place(&mut self, arrival: &Arrival<'_>) -> bool {
+        let Some((head, frame)) = arrival.shared() else { return false };
+        let offload = arrival.offload();
+        if self.port.is_looped_back() || !self.is_port_active() {
+            return false;
+        }
+        let Some(headers) = self.port.headers_in_flow(head, frame.len(), offload) else { return false };
+        let RoceHeaders { encap, packet, payload_at } = headers;
+        if self.is_for_management(packet.bth.dest_qp) {
+            return false;
+        }
+        self.port.accept_headers(&headers, offload);
+        let payload = PayloadRef::Shared(frame).slice(payload_at..payload_at + packet.payload.len());
+        self.execute(&encap, &packet.with_payload(payload), offload);
+        true
     }
 
     /// Handles a frame from the fabric that is in wire format, with its ICRC.
@@ -149,16 +172,26 @@ impl<F: Frontend> Hca<F> {
                 return made;
             }
             let mut host = self.frontend.host(host_context!(self));
-            let Some(sent) = self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer()) else {
-                return made;
+            let sent = if self.detaches_payload {
+                let (frame, ranges) = self.outbound.detached_buffer();
+                self.engine.poll_transmit_detached(self.now, &mut host, frame, ranges)
+            } else {
+                self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer())
             };
             drop(host);
+            let Some(sent) = sent else { return made };
             // A packet without a work request is a response.
             let origin = if sent.wr_id.is_none() { Origin::Answer } else { Origin::Own };
-            self.outbound.commit_with(sent.dst_mac, origin, sent.offload);
+            match sent.detached {
+                Some(payload) => self.outbound.commit_detached(sent.dst_mac, origin, sent.offload, payload),
+                None => self.outbound.commit_with(sent.dst_mac, origin, sent.offload),
+            }
             let to_self = self.port.is_own_mac(sent.dst_mac);
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
+            if (to_self || for_management) && !self.outbound.settle_last() {
+                continue;
+            }
             // Frames to a group may reach a wire, and frames that are queued or passed to management must be in wire
             // format. They need an ICRC even if the fabric requires none.
             if sent.dst_mac.is_multicast() || for_management || sent.dst_mac == UNRESOLVED {
@@ -174,7 +207,7 @@ impl<F: Frontend> Hca<F> {
             if for_management {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
-                self.port.count_sent(&frame, sent.offload);
+                self.port.count_sent(&sent);
                 // Management handles only datagrams, which are never segmented.
                 if !matches!(sent.offload, Offload::Segmentation(_)) {
                     self.manage(&frame);
@@ -182,10 +215,10 @@ impl<F: Frontend> Hca<F> {
             } else if to_self {
                 self.loop_last(sent.offload, || about(sent.qpn, wr));
             } else if sent.dst_mac == UNRESOLVED {
-                self.count_sent(sent.offload);
+                self.count_sent(&sent);
                 self.resolve_and_send(|| about(sent.qpn, wr));
             } else {
-                self.count_sent(sent.offload);
+                self.count_sent(&sent);
                 self.send_frame(|| about(sent.qpn, wr));
             }
         }
@@ -302,7 +335,10 @@ impl<F: Frontend> Hca<F> {
     }
 
     pub(super) fn accept(&mut self, received: &RoceFrame<'_>, offload: Offload) {
-        let RoceFrame { encap, packet } = received;
+        self.execute(&received.encap, &received.packet.convert(), offload);
+    }
+
+    fn execute(&mut self, encap: &Encap, packet: &ReceivedPacket<'_>, offload: Offload) {
         let mut host = self.frontend.host(host_context!(self));
         match offload {
             Offload::Segmentation(mtu) => {
@@ -314,9 +350,16 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    pub(super) fn count_sent(&mut self, offload: Offload) {
+    /// Counts the last frame in the batch, which the management agents have built.
+    pub(super) fn count_sent_frame(&mut self) {
         if let Some(frame) = self.outbound.last().filter(|_| self.is_port_active()) {
-            self.port.count_sent(frame, offload);
+            self.port.count_sent_frame(frame);
+        }
+    }
+
+    fn count_sent(&mut self, sent: &Transmit) {
+        if self.is_port_active() {
+            self.port.count_sent(sent);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Moves datagrams between the wire, the guest's QP0 and QP1, and the built-in management agents.
 
-use protocol::ids::{FlowLabel, MacAddr};
+use protocol::ids::{FlowLabel, MacAddr, Qpn};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Encap, IpAddrs, Offload, RoceFrame};
@@ -47,18 +47,19 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
+    /// Returns whether the management agents may handle a packet for the given QP.
+    pub(super) fn is_for_management(&self, qpn: Qpn) -> bool {
+        self.management.is_some() && (qpn == QP0 || qpn == QP1)
+    }
+
     /// Passes a packet from the wire to the management agents if it may be a management datagram. Returns whether the
     /// engine should process it.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
-        if self.management.is_none() {
+        if !self.is_for_management(received.packet.bth.dest_qp) {
             return true;
         }
         let qpn = received.packet.bth.dest_qp;
-        let special = match qpn {
-            QP0 => self.engine.smi(),
-            QP1 => self.engine.gsi(),
-            _ => return true,
-        };
+        let special = if qpn == QP0 { self.engine.smi() } else { self.engine.gsi() };
         // If the front-end has not registered a special QP0 or QP1, an ordinary QP may have this number.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
         let source = self.port.addresses().lid_of(received.encap.src_mac);
@@ -172,7 +173,7 @@ impl<F: Frontend> Hca<F> {
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }
-        self.count_sent(Offload::None);
+        self.count_sent_frame();
         self.send_frame(|| About::note("management"));
     }
 

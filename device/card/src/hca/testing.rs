@@ -6,8 +6,8 @@ use std::net::Ipv6Addr;
 
 use engine::{
     Access, AccessError, AtomicOp, Event, Fence, Fetch, Flush, GrhArea, GroupDatagram, Host, Initiator,
-    Modify, Mtu, Payload, QpAttrs, RecvRequest, RecvSource, RemoteAccess, RnrRetry, RnrTimer, SendOp,
-    SendRequest, Service, Sge, State, UdDestination,
+    Modify, Mtu, Payload, PayloadRef, QpAttrs, RecvRequest, RecvSource, RemoteAccess, RnrRetry, RnrTimer,
+    SendOp, SendRequest, Service, Sge, State, UdDestination,
 };
 use protocol::Psn;
 use protocol::describe::Visitor;
@@ -20,6 +20,7 @@ use crate::frontend::table::Table;
 use crate::frontend::{Context, Frontend, HostContext, PortKind, PortNumber, RegisterAccess};
 use crate::identity::Identity;
 use crate::management::NodeProfile;
+use crate::memory::GuestRange;
 use crate::net::address::Addresses;
 use crate::net::lid::{Grh, Route};
 use crate::telemetry::reason::IgnoreReason;
@@ -217,6 +218,8 @@ impl Stub {
 }
 
 impl Host for StubHost<'_> {
+    type Range = GuestRange;
+
     fn next_send(&mut self, _: Qpn) -> Fetch<SendRequest> {
         self.0.sends.pop_front().map_or(Fetch::Empty, Fetch::Ready)
     }
@@ -246,8 +249,15 @@ impl Host for StubHost<'_> {
         Err(AccessError::Key)
     }
 
-    fn write(&mut self, _: Initiator, _: Lkey, _: Va, data: &[u8], _: Access) -> Result<(), AccessError> {
-        self.0.received.extend_from_slice(data);
+    fn write(
+        &mut self,
+        _: Initiator,
+        _: Lkey,
+        _: Va,
+        data: PayloadRef<'_>,
+        _: Access,
+    ) -> Result<(), AccessError> {
+        self.0.received.extend(data.to_vec());
         Ok(())
     }
 

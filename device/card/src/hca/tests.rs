@@ -11,9 +11,11 @@ use protocol::ids::{Iova, Lid, MacAddr, Qpn};
 use protocol::roce::{Bth, Ext, FrameWriter, IpAddrs, Mtu, Offload, Opcode, Operation, Packet, RoceFrame};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use vm_memory::VolatileSlice;
 
 use super::testing::{Stub, StubHost};
 use super::*;
+use crate::fabric::{Arrival, HEADERS_LEN};
 use crate::frontend::table::Table;
 use crate::frontend::{PortKind, PortNumber, RegisterAccess};
 use crate::memory::Permissions;
@@ -265,7 +267,7 @@ fn missing_icrc_is_added_for_capture() {
         hca.set_capture(path.as_ref().map(|path| Capture::create(path, "hca1").unwrap()));
         hca.drain();
         hca.frontend.queues.received.clear();
-        hca.handle_arrival(&frame, Offload::Icrc);
+        hca.handle_arrival(Arrival::new(&frame, Offload::Icrc));
         hca.handle_frame(&frame);
         assert_eq!(hca.frontend.queues.received.len(), 200);
         assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "only a fabric may omit the ICRC");
@@ -309,7 +311,7 @@ fn packets_in_frame_are_captured_and_counted_individually() {
     let [plain, captured] = [None, Some(&path)].map(|path| {
         let mut hca = ready();
         hca.set_capture(path.map(|path| Capture::create(path, "hca1").unwrap()));
-        hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
+        hca.handle_arrival(Arrival::new(&frame, Offload::Segmentation(Mtu::Mtu256)));
         hca.set_capture(None);
         (*hca.port_stats(), *hca.engine.stats())
     });
@@ -319,6 +321,50 @@ fn packets_in_frame_are_captured_and_counted_individually() {
     assert_eq!(plain.0.receive.octets, octets as u64);
     let frames: Vec<_> = impairments::captured(&path).into_iter().map(|(_, frame)| frame).collect();
     assert_eq!(frames, packets);
+}
+
+/// Returns the frame in `memory`, with the headers of `frame`.
+fn in_shared_memory<'a>(frame: &'a [u8], memory: &'a mut [u8], offload: Offload) -> Arrival<'a> {
+    Arrival::in_shared_memory(&frame[..HEADERS_LEN], VolatileSlice::from(memory), offload)
+}
+
+/// A frame in memory that the sender can still change is handled like a private copy.
+#[test]
+fn frame_in_shared_memory_is_handled_like_private_frame() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("frames.pcapng");
+    let (frame, _) = frame_of_four_packets();
+    let offload = Offload::Segmentation(Mtu::Mtu256);
+    let results = [(false, None), (true, None), (true, Some(&path))].map(|(is_shared, path)| {
+        let mut hca = ready();
+        // The second frame of a flow is handled in place.
+        for _ in 0..2 {
+            let mut memory = frame.clone();
+            let arrival = match is_shared {
+                true => in_shared_memory(&frame, &mut memory, offload),
+                false => Arrival::new(&frame, offload),
+            };
+            hca.set_capture(path.map(|path| Capture::create(path, "hca1").unwrap()));
+            hca.handle_arrival(arrival);
+            hca.set_capture(None);
+        }
+        (*hca.port_stats(), *hca.engine.stats())
+    });
+    assert_eq!((results[0].0.roce, results[0].1.received_packets), (8, 8));
+    assert_eq!(results[1], results[0]);
+    assert_eq!(results[2], results[0]);
+}
+
+/// The headers of a shared frame come only from the private copy. A length that exceeds the frame is rejected.
+#[test]
+fn shared_frame_with_wrong_length_is_dropped() {
+    let (frame, _) = frame_of_four_packets();
+    let offload = Offload::Segmentation(Mtu::Mtu256);
+    let mut hca = ready();
+    hca.handle_arrival(Arrival::new(&frame, offload));
+    let mut memory = frame[..900].to_vec();
+    hca.handle_arrival(in_shared_memory(&frame, &mut memory, offload));
+    assert_eq!((hca.port_stats().roce, hca.port_stats().dropped(DropReason::Short)), (4, 1));
 }
 
 /// Frames to the device itself are counted like those from other devices.
@@ -339,7 +385,7 @@ fn arp_frame_with_segmentation_offload_is_dropped() {
     let mut arp = [0; 60];
     arp[..6].fill(0xff);
     arp[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 8, 6]);
-    hca.handle_arrival(&arp, Offload::Segmentation(Mtu::Mtu256));
+    hca.handle_arrival(Arrival::new(&arp, Offload::Segmentation(Mtu::Mtu256)));
     assert_eq!(hca.port_stats().dropped(DropReason::Invalid), 1);
 }
 
@@ -354,7 +400,7 @@ fn frame_that_cannot_be_segmented_is_dropped() {
             let path = folder.path().join("frames.pcapng");
             hca.set_capture(Some(Capture::create(&path, "hca1").unwrap()));
         }
-        hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
+        hca.handle_arrival(Arrival::new(&frame, Offload::Segmentation(Mtu::Mtu256)));
         assert_eq!((hca.port_stats().roce, hca.port_stats().dropped(DropReason::Short)), (0, 1));
     }
 }

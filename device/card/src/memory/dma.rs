@@ -10,6 +10,7 @@
 //! that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
+mod guest_range;
 mod load;
 mod map;
 mod mapping;
@@ -18,17 +19,20 @@ mod store;
 mod tests;
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engine::PayloadRef;
 use protocol::ids::Iova;
 use smallvec::SmallVec;
 use thiserror::Error;
 use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
+pub use self::guest_range::GuestRange;
 use self::load::take;
 use self::map::{DmaMap, Location};
-use self::store::put;
+use self::store::{put, put_shared};
 use super::limits::Limits;
 use crate::record::RecordSink;
 
@@ -107,7 +111,9 @@ pub struct GuestMemory {
 /// The part of an access that lies inside one window.
 struct Piece<'a> {
     bytes: VolatileSlice<'a>,
-    file: &'a MappedFile,
+    file: &'a Arc<MappedFile>,
+    /// Offset in the file.
+    offset: u64,
 }
 
 type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
@@ -261,6 +267,23 @@ impl GuestMemory {
         self.append_in_pieces(iova, len, out)
     }
 
+    /// Appends references to `len` bytes of guest memory to `ranges`. The caller must drop them before it returns to
+    /// code that may change the map. Returns false, without any effect, while accesses are being recorded or replayed.
+    ///
+    /// # Errors
+    /// Fails if the range is not entirely readable. In that case, references may have been appended.
+    pub fn locate(&self, iova: Iova, len: usize, ranges: &mut Vec<GuestRange>) -> Result<bool, DmaError> {
+        if self.sink.is_some() {
+            return Ok(false);
+        }
+        let error = DmaError { iova, len, access: "read" };
+        let pieces = self.pieces(iova, len, readable).ok_or(error)?;
+        ranges.extend(
+            pieces.iter().map(|piece| GuestRange::new(piece.file.clone(), piece.offset, piece.bytes.len())),
+        );
+        Ok(true)
+    }
+
     #[cold]
     fn append_in_pieces(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let error = DmaError { iova, len, access: "read" };
@@ -295,6 +318,22 @@ impl GuestMemory {
             return Ok(());
         }
         self.write_in_pieces(iova, data)
+    }
+
+    /// Copies bytes that another process may change at any time into guest memory.
+    ///
+    /// # Errors
+    /// Fails as `write` does.
+    #[inline]
+    pub fn write_shared(&self, iova: Iova, data: VolatileSlice<'_>) -> Result<(), DmaError> {
+        let copy = |bytes: &VolatileSlice<'_>| {
+            put_shared(bytes, data);
+            true
+        };
+        if self.in_one_window(iova, data.len(), writable, copy) {
+            return Ok(());
+        }
+        self.write_in_pieces(iova, &PayloadRef::Shared(data).to_vec())
     }
 
     #[cold]
@@ -400,7 +439,7 @@ impl GuestMemory {
         if (len as u64).checked_sub(1)? > found.following {
             return None;
         }
-        Some(Piece { bytes: found.file.slice(found.offset, len)?, file: found.file })
+        Some(Piece { bytes: found.file.slice(found.offset, len)?, file: found.file, offset: found.offset })
     }
 
     /// Returns the pieces of a range in order, or `None` if any part of the range is inaccessible. The number of
@@ -415,7 +454,7 @@ impl GuestMemory {
             let Location { file, offset, following, .. } =
                 self.map.locate(at).filter(|found| allowed(found.permissions))?;
             let here = usize::try_from(following).map_or(rest, |after| rest.min(after.saturating_add(1)));
-            pieces.push(Piece { bytes: file.slice(offset, here)?, file });
+            pieces.push(Piece { bytes: file.slice(offset, here)?, file, offset });
             rest -= here;
             if rest > 0 {
                 at = at.checked_add(following)?.checked_add(1)?;

@@ -1,15 +1,16 @@
 //! Translation from a key and an address to bus addresses.
 
-use engine::{Access, AccessError, AtomicOp, Initiator, Rights};
+use engine::{Access, AccessError, AtomicOp, Initiator, PayloadRef, Rights};
 use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
+use protocol::roce::PacketPayload as _;
 
 mod walk;
 
 use self::walk::{Located, Walk};
-use super::GuestMemory;
 use super::dma::PAGE_LEN;
 use super::keys::{Generation, KeyTable, TlbEntry};
 use super::region::{MemoryRegion, Origin};
+use super::{GuestMemory, GuestRange};
 
 /// A view of a device's page table. The view is cheap to copy.
 pub trait PageTable: Copy {
@@ -228,27 +229,73 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok(())
     }
 
+    /// Appends references to a range of `len` bytes to `ranges`, as [`GuestMemory::locate`] does. Returns whether the
+    /// references have been appended.
+    ///
+    /// # Errors
+    /// Fails as `read` does. On error, references may have been appended.
+    pub fn locate(
+        &self,
+        at: AccessTarget,
+        len: usize,
+        ranges: &mut Vec<GuestRange>,
+        access: Access,
+    ) -> Result<bool, AccessError> {
+        if let Some(iova) = self.cached(at, len, access) {
+            return self.dma.locate(iova, len, ranges).map_err(|_| AccessError::Unmapped);
+        }
+        for segment in self.segments(at, len, access)? {
+            let segment = segment?;
+            let located =
+                self.dma.locate(segment.iova, segment.len, ranges).map_err(|_| AccessError::Unmapped)?;
+            if !located {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Copies `data` into a range.
     ///
     /// # Errors
     /// Fails as `read` does. On error, part of the range may have been written.
-    pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
+    pub fn write<'d>(
+        &self,
+        at: AccessTarget,
+        data: impl Into<PayloadRef<'d>>,
+        access: Access,
+    ) -> Result<(), AccessError> {
+        let data = data.into();
         if let Some(iova) = self.cached(at, data.len(), access) {
-            return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);
+            return self.store(iova, data);
         }
         self.write_segments(at, data, access)
     }
 
     #[inline(never)]
-    fn write_segments(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
+    fn write_segments(
+        &self,
+        at: AccessTarget,
+        data: PayloadRef<'_>,
+        access: Access,
+    ) -> Result<(), AccessError> {
         let mut rest = data;
         for segment in self.segments(at, rest.len(), access)? {
             let segment = segment?;
             let (head, tail) = rest.split_at(segment.len);
-            self.dma.write(segment.iova, head).map_err(|_| AccessError::Unmapped)?;
+            self.store(segment.iova, head)?;
             rest = tail;
         }
         Ok(())
+    }
+
+    #[inline(always)]
+    fn store(&self, iova: Iova, data: PayloadRef<'_>) -> Result<(), AccessError> {
+        let stored = match data {
+            PayloadRef::Private(bytes) => self.dma.write(iova, bytes),
+            PayloadRef::Shared(bytes) => self.dma.write_shared(iova, bytes),
+        };
+        stored.map_err(|_| AccessError::Unmapped)
     }
 
     /// Writes an entry whose last byte transfers ownership to software. The last byte becomes visible after all other

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use engine::Instant;
+use engine::{Instant, Transmit};
 use protocol::ids::MacAddr;
 use protocol::net::ether::{self, EtherFrame, group_mac};
-use protocol::roce::{FlowHeaders, IpAddrs, Offload, RoceFrame};
+use protocol::roce::{FlowHeaders, IpAddrs, Offload, RoceFrame, RoceHeaders};
 
 use super::address::Addresses;
 use super::classify::{Class, check_destination, classify, is_valid_source};
@@ -211,17 +211,16 @@ impl Port {
     }
 
     /// Counts a RoCE packet that is sent to the fabric.
-    pub fn count_sent(&mut self, frame: &[u8], offload: Offload) {
-        if !self.is_up() {
-            return;
+    pub fn count_sent_frame(&mut self, frame: &[u8]) {
+        if self.is_up() {
+            self.stats.transmit.count(frame);
         }
-        match offload {
-            Offload::None | Offload::Icrc => self.stats.transmit.count(frame),
-            Offload::Segmentation(mtu) => {
-                if let Ok(sent) = RoceFrame::parse_with(frame, offload) {
-                    self.stats.transmit.count_segments(frame, &sent.packet, mtu);
-                }
-            }
+    }
+
+    /// Counts the RoCE packets of a frame that the engine has built for the fabric.
+    pub fn count_sent(&mut self, sent: &Transmit) {
+        if self.is_up() {
+            self.stats.transmit.count_packets(sent.dst_mac, sent.packets, sent.octets.into());
         }
     }
 
@@ -230,7 +229,9 @@ impl Port {
         match offload {
             Offload::None | Offload::Icrc => self.stats.receive.count(frame),
             Offload::Segmentation(mtu) => {
-                self.stats.receive.count_segments(frame, &received.packet, mtu);
+                let RoceFrame { encap, packet } = received;
+                let (packets, octets) = (packet.segment_count(mtu), packet.segmented_wire_len(mtu));
+                self.stats.receive.count_packets(encap.dst_mac, packets, octets);
             }
         }
     }
@@ -284,6 +285,24 @@ impl Port {
         let roce = RoceFrame::parse_in_flow(flow, frame, offload);
         self.stats.roce += roce.as_ref().map_or(0, |roce| packets_in(roce, offload));
         roce
+    }
+
+    /// Parses the headers of a frame of the flow that was last received. `head` is the beginning of the frame, whose
+    /// length is `len`. Returns `None` for any other frame.
+    pub fn headers_in_flow(&self, head: &[u8], len: usize, offload: Offload) -> Option<RoceHeaders> {
+        let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
+        RoceHeaders::parse_in_flow(flow, head, len, offload)
+    }
+
+    /// Accepts and counts the packets of a frame whose headers [`Port::headers_in_flow`] has returned.
+    pub fn accept_headers(&mut self, headers: &RoceHeaders, offload: Offload) {
+        let RoceHeaders { encap, packet, .. } = headers;
+        let (packets, octets) = match offload {
+            Offload::None | Offload::Icrc => (1, packet.wire_len() as u64),
+            Offload::Segmentation(mtu) => (packet.segment_count(mtu), packet.segmented_wire_len(mtu)),
+        };
+        self.stats.roce += u64::from(packets);
+        self.stats.receive.count_packets(encap.dst_mac, packets, octets);
     }
 
     /// Handles a frame from the fabric. If the frame is a packet for a QP, checks the packet, including its ICRC if

@@ -1,7 +1,7 @@
 //! Counters that a port maintains.
 
 use protocol::WireError;
-use protocol::roce::{Mtu, Packet};
+use protocol::ids::MacAddr;
 use serde::{Deserialize, Serialize};
 
 pub use crate::telemetry::reason::FrameReason as DropReason;
@@ -41,14 +41,12 @@ impl Traffic {
         self.multicast_packets += u64::from(is_for_group(frame));
     }
 
-    /// Counts each packet of a segmentation-offloaded frame as if it had a frame of its own.
-    pub(super) fn count_segments(&mut self, frame: &[u8], packet: &Packet<'_>, mtu: Mtu) {
-        for (segment, packets) in packet.segment_runs(mtu) {
-            let packets = u64::from(packets);
-            self.packets += packets;
-            self.octets += packets * segment.wire_len() as u64;
-            self.multicast_packets += packets * u64::from(is_for_group(frame));
-        }
+    /// Counts `packets` packets for `dst`, with a total length of `octets` from the BTH to the ICRC.
+    pub(super) fn count_packets(&mut self, dst: MacAddr, packets: u32, octets: u64) {
+        let packets = u64::from(packets);
+        self.packets += packets;
+        self.octets += octets;
+        self.multicast_packets += packets * u64::from(dst.is_multicast());
     }
 
     pub(super) fn count_nic(&mut self, frame: &[u8]) {

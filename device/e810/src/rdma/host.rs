@@ -4,11 +4,12 @@
 use std::net::IpAddr;
 
 use card::frontend::{Context, HostContext};
+use card::memory::GuestRange;
 use card::memory::key_op::KeyOp;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, ReceivedNak,
-    RecvRequest, RecvSource, Retry, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, PayloadRef,
+    ReceivedNak, RecvRequest, RecvSource, Retry, SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::SmallVec;
@@ -39,6 +40,8 @@ impl RdmaHost<'_> {
 }
 
 impl engine::Host for RdmaHost<'_> {
+    type Range = GuestRange;
+
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Rdma { queues, hmc, paths, .. } = &mut *self.rdma;
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
@@ -95,12 +98,24 @@ impl engine::Host for RdmaHost<'_> {
         self.access().append(AccessTarget::address(initiator, key, va), len, out, access)
     }
 
+    fn locate(
+        &self,
+        initiator: Initiator,
+        key: Lkey,
+        va: Va,
+        len: usize,
+        ranges: &mut Vec<GuestRange>,
+        access: Access,
+    ) -> Result<bool, AccessError> {
+        self.access().locate(AccessTarget::address(initiator, key, va), len, ranges, access)
+    }
+
     fn write(
         &mut self,
         initiator: Initiator,
         key: Lkey,
         va: Va,
-        data: &[u8],
+        data: PayloadRef<'_>,
         access: Access,
     ) -> Result<(), AccessError> {
         self.access().write(AccessTarget::address(initiator, key, va), data, access)

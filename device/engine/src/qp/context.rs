@@ -1,20 +1,30 @@
 //! Types shared by requester and responder: QP identity, call context, errors and step results.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn, Srqn};
-use protocol::roce::{Bth, Encap, Ext, FrameWriter, Kind, Mtu, Offload, Opcode, Operation, Packet};
+use protocol::roce::{
+    Bth, Encap, Ext, FrameWriter, Kind, Mtu, Offload, Opcode, Operation, PacketPayload as _, PacketWith,
+    PayloadLen,
+};
 
 use super::attr::{Flush, QpAttrs, Service, State};
+use crate::gather::FramePayload;
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::segment::packets_in_frame;
 use crate::stats::Stats;
 use crate::{
-    AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, NakKind,
-    PeerRequest, Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success, TxOffloads,
+    AccessError, AsyncEvent, Completion, DetachedPayload, DropReason, Dropped, Event, Host, Initiator,
+    Instant, NakKind, PeerRequest, Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status,
+    Success, TxOffloads,
 };
+
+/// Minimum length in bytes of a payload that is located instead of being copied. For a shorter payload, this would cost
+/// more than the copy.
+const MIN_DETACHED_LEN: usize = 2048;
 
 /// Length of a UDP header in bytes.
 pub(crate) const UDP_LEN: usize = 8;
@@ -27,7 +37,7 @@ pub(crate) struct Core {
 }
 
 /// Context of one call into a QP.
-pub(crate) struct Ctx<'a, H> {
+pub(crate) struct Ctx<'a, H: Host> {
     pub(crate) now: Instant,
     pub(crate) host: &'a mut H,
     pub(crate) events: &'a mut VecDeque<Event>,
@@ -36,6 +46,8 @@ pub(crate) struct Ctx<'a, H> {
     /// Number of pooled slots in use by all QPs at the start of the call.
     pub(crate) pooled: PooledSlots,
     pub(crate) offloads: TxOffloads,
+    /// Ranges of detached payload, or `None` if all payload is copied.
+    pub(crate) ranges: Option<&'a mut Vec<H::Range>>,
 }
 
 /// An error that stops the QP. Any completion or NAK that it produces is already queued. The caller changes the QP
@@ -74,7 +86,11 @@ pub(crate) struct Emitted {
     pub(crate) len: usize,
     /// Number of packets that the frame carries.
     pub(crate) packets: u32,
+    /// Total length of the packets in bytes, from the BTH to the ICRC.
+    pub(crate) octets: u32,
     pub(crate) offload: Offload,
+    /// Payload that was located instead of being copied.
+    pub(crate) detached: Option<DetachedPayload>,
 }
 
 /// A frame that was appended to the output.
@@ -102,7 +118,7 @@ pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
 
 impl Core {
     /// Returns the BTH for a packet to the connected peer.
-    pub(crate) fn bth<H>(&self, ctx: &Ctx<'_, H>, operation: Operation, psn: Psn) -> Bth {
+    pub(crate) fn bth<H: Host>(&self, ctx: &Ctx<'_, H>, operation: Operation, psn: Psn) -> Bth {
         Bth {
             opcode: Opcode { transport: self.attrs.service.transport(), operation },
             solicited: false,
@@ -146,14 +162,23 @@ impl Core {
     /// Returns the maximum number of packets that one frame to the connected peer can carry, starting with packet
     /// `index` of a message. Frames whose destination MAC address the port has to resolve carry one packet, because the
     /// port may have to hold them in wire format until the address is known.
-    pub(crate) fn packets_in_frame<H>(&self, ctx: &Ctx<'_, H>, index: u32) -> u32 {
-        let dst_mac = self.attrs.path.dst_mac;
-        let is_resolved = dst_mac != MacAddr::default() && !dst_mac.is_multicast();
-        if ctx.offloads == TxOffloads::Segmentation && is_resolved {
+    pub(crate) fn packets_in_frame<H: Host>(&self, ctx: &Ctx<'_, H>, index: u32) -> u32 {
+        if ctx.offloads == TxOffloads::Segmentation && self.has_resolved_peer() {
             packets_in_frame(self.mtu(), index)
         } else {
             1
         }
+    }
+
+    /// Returns whether payload may be detached. On an unreliable service, a request completes when it is sent, so its
+    /// payload would have to be copied to the frame immediately.
+    fn may_detach(&self) -> bool {
+        self.attrs.service.is_reliable() && self.has_resolved_peer()
+    }
+
+    fn has_resolved_peer(&self) -> bool {
+        let dst_mac = self.attrs.path.dst_mac;
+        dst_mac != MacAddr::default() && !dst_mac.is_multicast()
     }
 }
 
@@ -228,16 +253,16 @@ impl<H: Host> Ctx<'_, H> {
         self.events.push_back(Event::Async { qpn: core.qpn, event });
     }
 
-    /// Appends one frame to `out`; `fill` appends its payload. A payload longer than the path MTU is left to
-    /// segmentation offload. If `fill` fails, nothing is appended.
+    /// Appends one frame to `out`. A payload longer than the path MTU is left to segmentation offload, and a long
+    /// payload is detached if possible. On error, nothing is appended.
     pub(crate) fn emit(
         &mut self,
         core: &Core,
         out: &mut Vec<u8>,
         headers: &Headers<'_>,
-        payload_len: usize,
-        fill: impl FnOnce(&H, &mut Vec<u8>) -> Result<(), AccessError>,
+        payload: &FramePayload<'_>,
     ) -> Result<Emitted, AccessError> {
+        let payload_len = payload.len();
         let offload = match self.offloads {
             TxOffloads::None => Offload::None,
             TxOffloads::Segmentation if payload_len > core.mtu() => Offload::Segmentation(core.attrs.mtu),
@@ -245,29 +270,49 @@ impl<H: Host> Ctx<'_, H> {
         };
         let Headers { encap, bth, srqn, ext } = *headers;
         let mut writer = FrameWriter::with_xrceth(out, encap, bth, srqn, ext, payload_len);
-        if payload_len > 0 {
-            writer.payload(|out| fill(self.host, out))?;
-        }
-        let len = writer.finish_with(offload);
+        let detached = match &mut self.ranges {
+            Some(ranges)
+                if offload != Offload::None && payload_len >= MIN_DETACHED_LEN && core.may_detach() =>
+            {
+                locate(self.host, ranges, payload)?
+            }
+            _ => None,
+        };
+        let (len, detached) = match detached {
+            Some((ranges, detached_len)) => {
+                let (len, at) = writer.finish_without_payload();
+                (len, Some(DetachedPayload { at, ranges, len: detached_len }))
+            }
+            None => {
+                if payload_len > 0 {
+                    writer.payload(|out| payload.append(self.host, out))?;
+                }
+                (writer.finish_with(offload), None)
+            }
+        };
         if let Offload::Segmentation(mtu) = offload {
-            let payload = out.get(out.len() - payload_len..).unwrap_or_default();
-            let packets = self.count_segments(headers, payload, mtu);
-            return Ok(Emitted { len, packets, offload });
+            let (packets, octets) = self.count_segments(headers, payload_len, mtu);
+            return Ok(Emitted { len, packets, octets, offload, detached });
         }
-        self.count_sent(encap, bth.opcode, payload_len, len.saturating_sub(encap.ether_len()), 1);
-        Ok(Emitted { len, packets: 1, offload })
+        let ip_octets =
+            len.saturating_sub(encap.ether_len()) + detached.map_or(0, |payload| payload.len.get() as usize);
+        self.count_sent(encap, bth.opcode, payload_len, ip_octets, 1);
+        let octets = ip_octets.saturating_sub(encap.ip.header_len() + UDP_LEN);
+        let octets = u32::try_from(octets).unwrap_or(u32::MAX);
+        Ok(Emitted { len, packets: 1, octets, offload, detached })
     }
 
-    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own, and returns their
-    /// number. Only the length of the payload matters.
-    fn count_segments(&mut self, headers: &Headers<'_>, payload: &[u8], mtu: Mtu) -> u32 {
+    /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own. Returns their number
+    /// and their total length, from the BTH to the ICRC.
+    fn count_segments(&mut self, headers: &Headers<'_>, payload_len: usize, mtu: Mtu) -> (u32, u32) {
         let Headers { encap, bth, srqn, ext } = *headers;
-        let packet = Packet { bth: *bth, srqn, ext: *ext, payload };
+        let packet = PacketWith { bth: *bth, srqn, ext: *ext, payload: PayloadLen(payload_len) };
         for (segment, packets) in packet.segment_runs(mtu) {
             let octets = encap.ip.header_len() + UDP_LEN + segment.wire_len();
             self.count_sent(encap, segment.bth.opcode, segment.payload.len(), octets, packets);
         }
-        packet.segment_count(mtu)
+        let octets = u32::try_from(packet.segmented_wire_len(mtu)).unwrap_or(u32::MAX);
+        (packet.segment_count(mtu), octets)
     }
 
     /// Counts `packets` packets of `octets` each, including the IP header.
@@ -277,5 +322,25 @@ impl<H: Host> Ctx<'_, H> {
         self.stats.sent_opcodes.count(opcode, packets);
         self.stats.sent_payload_bytes += count * payload as u64;
         self.stats.sent_ip.count(&encap.ip, octets, packets);
+    }
+}
+
+/// Locates a payload. Returns the number of ranges and the length of the payload, or `None` if the host cannot locate
+/// all of it.
+fn locate<H: Host>(
+    host: &H,
+    ranges: &mut Vec<H::Range>,
+    payload: &FramePayload<'_>,
+) -> Result<Option<(u16, NonZeroU32)>, AccessError> {
+    let before = ranges.len();
+    let located = payload.locate(host, ranges);
+    let count = u16::try_from(ranges.len() - before).ok();
+    let len = u32::try_from(payload.len()).ok().and_then(NonZeroU32::new);
+    match (located, count.zip(len)) {
+        (Ok(true), Some(payload)) => Ok(Some(payload)),
+        _ => {
+            ranges.truncate(before);
+            located.map(|_| None)
+        }
     }
 }

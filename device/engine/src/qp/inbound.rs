@@ -6,14 +6,14 @@
 
 use protocol::ids::{MacAddr, Qpn, Rkey, Srqn, Va};
 use protocol::net::layers::Tci;
-use protocol::roce::{Ext, ExtKind, Kind, Opcode, Operation, Packet, Position};
+use protocol::roce::{Ext, ExtKind, Kind, Opcode, Operation, PacketPayload as _, Position};
 
 use super::attr::Service;
 use super::{Core, Ctx, RequestContext};
 use crate::gather::{capacity, scatter};
 use crate::{
-    Access, AccessError, DropReason, Fetch, Host, Queue, RecvDone, RecvRequest, RecvSource, Status, Success,
-    XrcError, limits,
+    Access, AccessError, DropReason, Fetch, Host, Queue, ReceivedPacket, RecvDone, RecvRequest, RecvSource,
+    Status, Success, XrcError, limits,
 };
 
 /// A message whose first packet has been accepted but whose last packet has not arrived yet.
@@ -134,7 +134,7 @@ impl Inbound {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         on: RequestContext,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<bool, RequestError> {
         let operation = packet.bth.opcode.operation;
@@ -176,7 +176,7 @@ impl Inbound {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         on: RequestContext,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
     ) -> Result<u32, RequestError> {
         let attrs = &core.attrs;
         // IBTA 9.4: SEND with invalidate exists on reliable connections only.
@@ -205,7 +205,7 @@ impl Inbound {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         on: RequestContext,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
     ) -> Result<u32, RequestError> {
         let operation = packet.bth.opcode.operation;
         let (begins, ends) = (operation.position().begins(), operation.position().ends());
@@ -268,7 +268,7 @@ impl Inbound {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        (packet, opcode): (&Packet<'_>, Opcode),
+        (packet, opcode): (&ReceivedPacket<'_>, Opcode),
         byte_len: u32,
         from: Origin,
     ) {

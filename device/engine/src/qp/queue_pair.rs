@@ -2,7 +2,7 @@
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
-use protocol::roce::{Bth, Encap, Ext, IpAddrs, Mtu, Opcode, Packet};
+use protocol::roce::{Bth, Encap, Ext, IpAddrs, Mtu, Opcode, PacketPayload as _};
 
 use super::attr::{Flush, Modify, QpAttrs, QpSnapshot, Service, State};
 use super::congestion::{Notifier, Pace, ecn_capable, is_marked, not_ecn_capable};
@@ -10,11 +10,12 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::unreliable::{Receiver, Sender};
 use super::{Core, Ctx, FatalError, Frame, Headers, Step};
+use crate::gather::FramePayload;
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::{
     AsyncEvent, DropReason, Dropped, Ended, EndedBy, Expecting, Fetch, Host, Instant, QpStatus, Queue,
-    Status, TxOffloads, WaitReason, limits,
+    ReceivedPacket, Status, TxOffloads, WaitReason, limits,
 };
 
 #[derive(Debug)]
@@ -246,7 +247,7 @@ impl Qp {
         &mut self,
         ctx: &mut Ctx<'_, H>,
         encap: &Encap,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
     ) {
         self.handle(ctx, encap, packet, 1);
     }
@@ -258,7 +259,7 @@ impl Qp {
         &mut self,
         ctx: &mut Ctx<'_, H>,
         encap: &Encap,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         mtu: Mtu,
     ) {
         let packets = packet.segment_count(mtu);
@@ -279,7 +280,13 @@ impl Qp {
 
     /// Handles a packet. If `packets` is greater than 1, `packet` holds the combined payload of that many consecutive
     /// packets.
-    fn handle<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, encap: &Encap, packet: &Packet<'_>, packets: u32) {
+    fn handle<H: Host>(
+        &mut self,
+        ctx: &mut Ctx<'_, H>,
+        encap: &Encap,
+        packet: &ReceivedPacket<'_>,
+        packets: u32,
+    ) {
         let connected = !self.core.attrs.service.is_datagram();
         // IBTA 9.6.1.1, 9.6.1.2: packets that fail a check are dropped without a response.
         let pkey_index = match self.admit(ctx.pkeys, encap, packet) {
@@ -326,7 +333,7 @@ impl Qp {
     }
 
     /// Checks the service, state, addresses and P_Key of a packet. Returns the index of the matching P_Key.
-    fn admit(&self, pkeys: &Pkeys, encap: &Encap, packet: &Packet<'_>) -> Result<u16, DropReason> {
+    fn admit(&self, pkeys: &Pkeys, encap: &Encap, packet: &ReceivedPacket<'_>) -> Result<u16, DropReason> {
         let attrs = &self.core.attrs;
         let connected = !attrs.service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
@@ -472,10 +479,7 @@ impl Qp {
         let encap = Encap { traffic_class: not_ecn_capable(attrs.path.traffic_class), ..attrs.path };
         let headers = Headers { encap: &encap, bth: &bth, srqn: None, ext: &Ext::None };
         let emitted = ctx
-            .emit(&self.core, out, &headers, RESERVED_LEN, |_, payload| {
-                payload.extend([0; RESERVED_LEN]);
-                Ok(())
-            })
+            .emit(&self.core, out, &headers, &FramePayload::Zeros(RESERVED_LEN))
             .expect("a packet without data reads no memory");
         Frame { emitted, dst_mac: encap.dst_mac, wr_id: None }
     }

@@ -22,9 +22,10 @@ use protocol::roce::{Aeth, Ext, NakCode, Opcode, Operation, Position, Reth, Synd
 
 use super::requester::credits::credit_code;
 use super::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
+use crate::gather::FramePayload;
 use crate::pooled_slots::shrink_if_empty;
 use crate::segment::{packet_count, payload_len};
-use crate::{Access, AsyncEvent, DropReason, Dropped, Host, Initiator, limits};
+use crate::{AsyncEvent, DropReason, Dropped, Host, Initiator, limits};
 
 #[derive(Debug)]
 enum Reply {
@@ -224,7 +225,7 @@ impl Replies {
         let bth = core.bth(ctx, operation, psn);
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
         let emitted = ctx
-            .emit(core, out, &headers, 0, |_, _| Ok(()))
+            .emit(core, out, &headers, &FramePayload::EMPTY)
             .expect("a packet without payload reads no memory");
         Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: None }))
     }
@@ -252,10 +253,8 @@ impl Replies {
         let own = core.initiator();
         let initiator = Initiator { pd: read.srq_pd.unwrap_or(own.pd), ..own };
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn: None, ext: &ext };
-        let sent = ctx.emit(core, out, &headers, len, |host, payload| {
-            host.read(initiator, rkey.as_lkey(), va, len, payload, Access::RemoteRead)
-        });
-        let emitted = match sent {
+        let payload = FramePayload::Region { initiator, key: rkey.as_lkey(), va, len };
+        let emitted = match ctx.emit(core, out, &headers, &payload) {
             Ok(emitted) => emitted,
             Err(reason) => {
                 // The access was permitted when the READ was accepted, but no longer is.
@@ -304,7 +303,7 @@ fn with_credits<H: Host>(core: &Core, ctx: &Ctx<'_, H>, aeth: Aeth) -> Aeth {
     }
 }
 
-fn count_nak<H>(ctx: &mut Ctx<'_, H>, syndrome: Syndrome) {
+fn count_nak<H: Host>(ctx: &mut Ctx<'_, H>, syndrome: Syndrome) {
     let naks = &mut ctx.stats.naks_sent;
     match syndrome {
         Syndrome::RnrNak { .. } => naks.rnr += 1,

@@ -23,7 +23,7 @@
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Msn, Pdn};
-use protocol::roce::{AtomicEth, Bth, Ext, Kind, NakCode, Operation, Packet, Reth, Syndrome};
+use protocol::roce::{AtomicEth, Bth, Ext, Kind, NakCode, Operation, PacketPayload as _, Reth, Syndrome};
 
 use super::attr::Service;
 use super::history::RequestHistory;
@@ -33,7 +33,7 @@ use super::{Core, Ctx, FatalError, RequestContext, Step};
 use crate::segment::packet_count;
 use crate::{
     Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Instant,
-    PeerRequest, Queue, RecvSource, Status, XrcError, limits,
+    PeerRequest, Queue, ReceivedPacket, RecvSource, Status, XrcError, limits,
 };
 
 enum ExecuteError {
@@ -148,7 +148,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<bool, FatalError> {
         self.replies.set_pool_exhausted(ctx.pooled.no_replies_left());
@@ -175,7 +175,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<bool, FatalError> {
         let bth = &packet.bth;
@@ -219,7 +219,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         error: RequestError,
     ) -> FatalError {
         let (reason, cause) = error.reason(core.attrs.service);
@@ -271,7 +271,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<u32, ExecuteError> {
         let operation = packet.bth.opcode.operation;
@@ -369,7 +369,13 @@ impl Responder {
     }
 
     /// Handles a request whose PSN is `behind` packets before the expected PSN (IBTA 9.7.4.1.2: duplicate requests).
-    fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
+    fn on_past_psn<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        packet: &ReceivedPacket<'_>,
+        behind: u32,
+    ) {
         let psn = packet.bth.psn;
         let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
             // A duplicate SEND or WRITE is not executed. It is acknowledged with the newest PSN, regardless of its own
@@ -400,7 +406,7 @@ impl Responder {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         reth: &Reth,
     ) -> bool {
         let psn = packet.bth.psn;
@@ -436,7 +442,7 @@ impl Responder {
 fn request_context<H: Host>(
     core: &Core,
     ctx: &Ctx<'_, H>,
-    packet: &Packet<'_>,
+    packet: &ReceivedPacket<'_>,
 ) -> Result<RequestContext, RequestError> {
     if core.attrs.service != Service::XrcTgt {
         return Ok(core.request_context());

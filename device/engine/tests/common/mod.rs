@@ -212,7 +212,7 @@ impl Pair {
     pub fn deliver_packet(&mut self, node: Node, encap: &Encap, packet: &Packet<'_>) {
         let now = self.now;
         let side = self.side(node);
-        side.engine.handle_packet(now, encap, packet, &mut side.host);
+        side.engine.handle_packet(now, encap, &packet.convert(), &mut side.host);
         side.collect();
     }
 

@@ -3,13 +3,12 @@
 use std::os::unix::net::UnixStream;
 
 use protocol::ids::MacAddr;
-use protocol::roce::Offload;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
 
 use super::memory::{Consumer, Producer, RingError};
-use crate::fabric::RxBatch;
+use crate::fabric::{RxBatch, TxBatch};
 
 /// A member and its counters, as listed by `hcactl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,12 +67,22 @@ pub(super) struct Link {
     consumer: Consumer,
     /// Whether frames have been pushed but not published.
     unpublished: bool,
+    /// Whether frames have been taken whose space has not been released.
+    unreleased: bool,
     pub(super) counters: Counters,
 }
 
 impl Link {
     pub(super) fn new(mac: MacAddr, socket: UnixStream, producer: Producer, consumer: Consumer) -> Self {
-        Self { mac, socket, producer, consumer, unpublished: false, counters: Counters::default() }
+        Self {
+            mac,
+            socket,
+            producer,
+            consumer,
+            unpublished: false,
+            unreleased: false,
+            counters: Counters::default(),
+        }
     }
 
     pub(super) fn mac(&self) -> MacAddr {
@@ -84,14 +93,19 @@ impl Link {
         &self.socket
     }
 
-    /// Pushes frames until one does not fit. Returns the number of frames pushed.
-    pub(super) fn put<'a>(
-        &mut self,
-        frames: impl Iterator<Item = (&'a [u8], Offload)>,
-    ) -> Result<usize, LinkError> {
+    /// Pushes the first `count` frames of a batch until one does not fit. Returns the number of frames pushed, including
+    /// those that were dropped because their memory was lost.
+    pub(super) fn put(&mut self, batch: &TxBatch, count: usize) -> Result<usize, LinkError> {
         let mut put = 0;
-        for (frame, offload) in frames {
-            if !self.producer.push(frame, offload)? {
+        for frame in batch.frames().take(count) {
+            let fits = match batch.whole(frame) {
+                Some(bytes) => self.producer.push(bytes, frame.offload)?,
+                None => {
+                    let (parts, len) = (batch.parts(frame), frame.len());
+                    self.producer.push_parts(parts, len, frame.offload, || batch.is_intact(frame))?
+                }
+            };
+            if !fits {
                 break;
             }
             self.unpublished = true;
@@ -139,13 +153,17 @@ impl Link {
         self.consumer.has_frames()
     }
 
-    /// Appends the frames that have arrived and releases their space.
+    /// Appends the frames that have arrived. Their space is occupied until [`Link::release`] is called.
     pub(super) fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), LinkError> {
-        self.consumer.take(batch, max_frames)?;
-        if self.consumer.release() {
+        self.unreleased = true;
+        Ok(self.consumer.take(batch, max_frames)?)
+    }
+
+    /// Releases the space of the frames that were taken.
+    pub(super) fn release(&mut self) {
+        if std::mem::take(&mut self.unreleased) && self.consumer.release() {
             self.wake_peer();
         }
-        Ok(())
     }
 
     pub(super) fn enable_wakeups(&mut self) -> bool {

@@ -14,18 +14,21 @@
 //!
 //! The other side may write any value anywhere at any time. Each side therefore keeps a private copy of its own
 //! counters and never reads them back. Values written by the other side are loaded once and checked, and only the copy
-//! is used. Frames are copied out before they are parsed.
+//! is used. Frames are copied out before they are parsed. Of a long RoCE frame, only the headers are copied out and
+//! parsed. Its payload is copied straight to guest memory, so a sender that changes it harms only its own message.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use protocol::roce::{Mtu, Offload};
+use engine::PayloadRef;
+use protocol::roce::{Mtu, Offload, PacketPayload as _};
 use thiserror::Error;
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
+use crate::fabric::rx_batch::SharedFrame;
 use crate::fabric::wake_flag::WakeFlag;
-use crate::fabric::{MAX_FRAME_LEN, MAX_OFFLOADED_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
+use crate::fabric::{HEADERS_LEN, MAX_FRAME_LEN, MAX_OFFLOADED_FRAME_LEN, MIN_FRAME_LEN, RxBatch};
 
 /// Offset of the data in the memory.
 const DATA_AT: usize = 2 * COUNTERS_LEN;
@@ -49,6 +52,9 @@ const MTU_MASK: u32 = 7;
 const LENGTH_MASK: u32 = (1 << MTU_SHIFT) - 1;
 /// Records begin at multiples of this value so that no length word wraps around at the end of the ring.
 const ALIGNMENT: usize = 8;
+
+/// Minimum length in bytes of a frame that is read where it is. Copying a shorter frame costs less.
+const MIN_SHARED_LEN: usize = 2048;
 
 /// Length of one ring's data in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +161,12 @@ const fn record_len(frame: usize) -> usize {
     (PREFIX as usize + frame).next_multiple_of(ALIGNMENT)
 }
 
+/// Returns whether the headers of a frame are all at its beginning. Any number of VLAN tags could precede the addresses
+/// of other frames.
+fn is_untagged_ipv4(head: &[u8]) -> bool {
+    head.get(12..14) == Some(&[8, 0])
+}
+
 /// Decodes the offload in a length word. Returns `None` if the word is invalid.
 fn offload_of(prefix: u32) -> Option<Offload> {
     let code = u8::try_from(prefix >> MTU_SHIFT & MTU_MASK).ok()?;
@@ -188,13 +200,22 @@ impl Ring {
         [(self.data + start, first), (self.data, len - first)]
     }
 
-    fn write(&self, count: u32, bytes: &[u8]) {
+    /// Returns a frame that can be read where it is, or `None` if the frame wraps around.
+    fn shared(&self, count: u32, len: usize) -> Option<SharedFrame> {
+        let [(at, first), _] = self.pieces(count, len);
+        (first == len).then(|| SharedFrame { region: self.region.clone(), at, len })
+    }
+
+    fn write(&self, count: u32, bytes: PayloadRef<'_>) {
         let mut rest = bytes;
         for (at, len) in self.pieces(count, bytes.len()) {
             let (piece, after) = rest.split_at(len);
             rest = after;
             if let Ok(slice) = self.region.get_slice(at, len) {
-                slice.copy_from(piece);
+                match piece {
+                    PayloadRef::Private(bytes) => slice.copy_from(bytes),
+                    PayloadRef::Shared(bytes) => bytes.copy_to_volatile_slice(slice),
+                }
             }
         }
     }
@@ -218,15 +239,52 @@ impl Producer {
     /// # Errors
     /// Fails with [`RingError::Tail`] if the consumer's tail is invalid.
     pub fn push(&mut self, frame: &[u8], offload: Offload) -> Result<bool, RingError> {
-        let wanted = record_len(frame.len());
+        let Some(record) = self.begin(frame.len(), offload)? else { return Ok(false) };
+        self.ring.write(self.head.wrapping_add(PREFIX), PayloadRef::Private(frame));
+        self.head = self.head.wrapping_add(record);
+        Ok(true)
+    }
+
+    /// Like [`Producer::push`], for a frame of `frame_len` bytes that consists of `parts`. If `is_intact` returns false
+    /// after the parts have been copied, the frame is dropped.
+    ///
+    /// # Errors
+    /// Fails as `push` does.
+    pub(super) fn push_parts<'a>(
+        &mut self,
+        parts: impl Iterator<Item = PayloadRef<'a>>,
+        frame_len: usize,
+        offload: Offload,
+        is_intact: impl FnOnce() -> bool,
+    ) -> Result<bool, RingError> {
+        let Some(record) = self.begin(frame_len, offload)? else { return Ok(false) };
+        let end = self.head.wrapping_add(record);
+        let mut at = self.head.wrapping_add(PREFIX);
+        for part in parts {
+            // Parts that are longer than announced must not overwrite other frames.
+            let part = part.slice(0..part.len().min(end.wrapping_sub(at) as usize));
+            self.ring.write(at, part);
+            at = at.wrapping_add(u32::try_from(part.len()).unwrap_or(record));
+        }
+        if is_intact() {
+            self.head = end;
+        }
+        Ok(true)
+    }
+
+    /// Writes the length word of a frame. Returns the number of bytes that the frame will occupy, or `None` if it does
+    /// not fit.
+    #[inline(always)]
+    fn begin(&mut self, frame_len: usize, offload: Offload) -> Result<Option<u32>, RingError> {
+        let wanted = record_len(frame_len);
         if self.room() < wanted {
             self.load_tail()?;
             if self.room() < wanted {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        let (Ok(len), Ok(record)) = (u32::try_from(frame.len()), u32::try_from(wanted)) else {
-            return Ok(false);
+        let (Ok(len), Ok(record)) = (u32::try_from(frame_len), u32::try_from(wanted)) else {
+            return Ok(None);
         };
         let prefix = match offload {
             Offload::None => len,
@@ -234,9 +292,7 @@ impl Producer {
             Offload::Segmentation(mtu) => len | ICRC_LEFT_OUT | u32::from(mtu.code()) << MTU_SHIFT,
         };
         self.ring.prefix(self.head).store(prefix, Ordering::Relaxed);
-        self.ring.write(self.head.wrapping_add(PREFIX), frame);
-        self.head = self.head.wrapping_add(record);
-        Ok(true)
+        Ok(Some(record))
     }
 
     /// Publishes the pushed frames. Returns true if the consumer is sleeping and must be woken.
@@ -291,7 +347,9 @@ impl Consumer {
         self.ring.counter(HEAD_AT).load(Ordering::Relaxed) != self.tail
     }
 
-    /// Appends up to `max_frames` frames to `batch` and stops at the first one that does not fit.
+    /// Appends up to `max_frames` frames to `batch` and stops at the first one that does not fit. Of an untagged IPv4
+    /// frame of at least `MIN_SHARED_LEN` bytes without an ICRC, only the headers are copied, unless the frame wraps
+    /// around. The batch then refers to the frame in the ring, where the producer can still change it.
     ///
     /// # Errors
     /// Fails with a [`RingError`] if a value in the shared memory is invalid. Frames appended before the error are
@@ -317,9 +375,21 @@ impl Consumer {
             if !(MIN_FRAME_LEN..=most).contains(&len) || record_len(len) > waiting as usize {
                 return Err(RingError::Length(prefix));
             }
+            let at = self.tail.wrapping_add(PREFIX);
             let Some(space) = batch.space(len) else { break };
-            self.ring.read(self.tail.wrapping_add(PREFIX), space);
-            batch.commit(len, offload);
+            let mut shared = None;
+            let mut private_len = len;
+            if offload != Offload::None && len >= MIN_SHARED_LEN {
+                let head = space.get_mut(..HEADERS_LEN).unwrap_or_default();
+                self.ring.read(at, head);
+                shared = if is_untagged_ipv4(head) { self.ring.shared(at, len) } else { None };
+            }
+            if shared.is_some() {
+                private_len = HEADERS_LEN;
+            } else {
+                self.ring.read(at, space);
+            }
+            batch.commit(private_len, offload, shared);
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "a frame is no longer than MAX_OFFLOADED_FRAME_LEN"
@@ -331,8 +401,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Releases the space occupied by the frames that were taken. Returns true if the producer is waiting for space and
-    /// must be woken.
+    /// Releases the space of the frames that were taken. The batch must no longer refer to them. Returns true if the
+    /// producer is waiting for space and must be woken.
     #[must_use]
     pub fn release(&mut self) -> bool {
         self.ring.counter(TAIL_AT).store(self.tail, Ordering::Release);

@@ -1,6 +1,9 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 
+use engine::DetachedPayload;
+use protocol::ids::Iova;
+use protocol::roce::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use tempfile::TempDir;
@@ -11,6 +14,7 @@ use super::memory::RingLen;
 use super::tokens::Token;
 use super::*;
 use crate::fabric::sources::tests::{frames_from, member as identity};
+use crate::fabric::tx_batch::tests::memory;
 
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -48,7 +52,9 @@ fn batch(from: MacAddr, frames: &[(MacAddr, u8)]) -> TxBatch {
 fn received(fabric: &mut RingFabric) -> Vec<u8> {
     let mut batch = RxBatch::new();
     fabric.recv(&mut batch).unwrap();
-    batch.iter().map(|(frame, _)| frame[12]).collect()
+    let tags = batch.iter().map(|arrival| arrival.contents()[12]).collect();
+    fabric.release(&mut batch);
+    tags
 }
 
 fn is_ready(fabric: &RingFabric) -> bool {
@@ -199,6 +205,32 @@ fn full_ring_drops_frames_after_timeout() {
     a.full_since = Instant::now().checked_sub(RING_FULL_TIMEOUT);
     assert_eq!(a.send(&mut frames), Sent::All);
     assert!(frames.is_empty() && a.stats().tx_refused > 0);
+}
+
+/// While frames wait for space in the ring, software may reuse the memory of their payload.
+#[test]
+fn waiting_frames_keep_their_payload() {
+    let folder = folder();
+    let (mut a, mut b) = (join(&folder, A), join(&folder, B));
+    settle(&mut [&mut a, &mut b]);
+    let memory = memory();
+    memory.write(Iova::new(0), &[7; 4000]).unwrap();
+    let mut frames = TxBatch::default();
+    for _ in 0..600 {
+        let (frame, ranges) = frames.detached_buffer();
+        frame.extend([&B.0[..], &A.0, &[0; 4]].concat());
+        memory.locate(Iova::new(0), 4000, ranges).unwrap();
+        let payload = DetachedPayload { at: 12, ranges: 1, len: 4000.try_into().unwrap() };
+        frames.commit_detached(B, Origin::Own, Offload::Icrc, payload);
+    }
+    assert_eq!(a.send(&mut frames), Sent::Blocked);
+    memory.write(Iova::new(0), &[9; 4000]).unwrap();
+    let mut arrived = Vec::new();
+    while arrived.len() < 600 {
+        arrived.extend(received(&mut b));
+        a.send(&mut frames);
+    }
+    assert_eq!(arrived, [7; 600]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn received(fabric: &mut UdpFabric) -> Vec<Vec<u8>> {
         if batch.is_empty() {
             return all;
         }
-        all.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+        all.extend(batch.iter().map(|arrival| arrival.contents().to_vec()));
     }
 }
 

@@ -269,12 +269,12 @@ fn frames_to_nic_have_icrc() {
     let roce = roce_for_lid_1();
     let mut unsealed = roce.clone();
     unsealed.iter_mut().rev().take(4).for_each(|byte| *byte = 0);
-    hca.handle_arrival(&unsealed, Offload::Icrc);
-    hca.handle_arrival(&[0; 13], Offload::Icrc);
+    hca.handle_arrival(Arrival::new(&unsealed, Offload::Icrc));
+    hca.handle_arrival(Arrival::new(&[0; 13], Offload::Icrc));
     assert_eq!(hca.frontend.received, [roce]);
     hca.port.set_rdma(true);
     unsealed[..6].copy_from_slice(&mac(2).0);
-    hca.handle_arrival(&unsealed, Offload::Icrc);
+    hca.handle_arrival(Arrival::new(&unsealed, Offload::Icrc));
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "the engine needs no ICRC");
 }
 
@@ -283,8 +283,8 @@ fn frames_to_nic_have_icrc() {
 fn nic_receives_each_packet_in_its_own_frame() {
     let mut hca = nic(1);
     let (frame, packets) = frame_of_four_packets();
-    hca.handle_arrival(&frame, Offload::Segmentation(Mtu::Mtu256));
-    hca.handle_arrival(&frame[..100], Offload::Segmentation(Mtu::Mtu256));
+    hca.handle_arrival(Arrival::new(&frame, Offload::Segmentation(Mtu::Mtu256)));
+    hca.handle_arrival(Arrival::new(&frame[..100], Offload::Segmentation(Mtu::Mtu256)));
     assert_eq!(hca.frontend.received, packets);
     assert_eq!(hca.port_stats().dropped(DropReason::Short), 1);
 }
@@ -499,7 +499,7 @@ fn exchange<A: Frontend, B: Frontend>(
 ) {
     fn turn<F: Frontend>(hca: &mut Hca<F>, fabric: &mut dyn Fabric, batch: &mut RxBatch) -> bool {
         fabric.recv(batch).unwrap();
-        batch.iter().for_each(|(frame, icrc)| hca.handle_arrival(frame, icrc));
+        batch.iter().for_each(|arrival| hca.handle_arrival(arrival));
         let left = hca.drain();
         let sent = !hca.outbound().is_empty();
         // Frames that do not fit into the other end's buffer are sent later.

@@ -45,7 +45,7 @@ struct CachedWindow {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Location<'a> {
-    pub(super) file: &'a MappedFile,
+    pub(super) file: &'a Arc<MappedFile>,
     /// Offset in the file.
     pub(super) offset: u64,
     /// Number of bytes in the window that follow the located byte.

@@ -22,12 +22,31 @@ pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
         // Without this fence, the compiler or a non-x86 CPU could store the end first.
         fence(Ordering::Release);
     }
+    put_end(to, body.len(), end);
+}
+
+/// Copies `from` to the beginning of `to`, which must be at least as long.
+pub(super) fn put_shared(to: &VolatileSlice<'_>, from: VolatileSlice<'_>) {
+    let body_len = from.len().saturating_sub(POLLED_LEN);
+    let mut end = [0; POLLED_LEN];
+    let (Ok(body), Ok(rest)) = (from.subslice(0, body_len), from.offset(body_len)) else { return };
+    let end_len = rest.copy_to(&mut end[..]);
+    if body_len > 0 {
+        body.copy_to_volatile_slice(*to);
+        fence(Ordering::Release);
+    }
+    put_end(to, body_len, end.get(..end_len).unwrap_or_default());
+}
+
+/// Stores the last bytes of a write, which begin at offset `at` of `to`, in order.
+#[inline(always)]
+fn put_end(to: &VolatileSlice<'_>, at: usize, end: &[u8]) {
     let (pairs, rest) = end.as_chunks::<16>();
-    store(to, body.len(), pairs);
+    store(to, at, pairs);
     let (words, bytes) = rest.as_chunks::<8>();
-    store(to, data.len() - rest.len(), words);
+    store(to, at + end.len() - rest.len(), words);
     // `copy_from` does not use `memcpy` for fewer than 8 bytes.
-    store(to, data.len() - bytes.len(), bytes);
+    store(to, at + end.len() - bytes.len(), bytes);
 }
 
 /// Stores each item with one or more non-overlapping stores.

@@ -2,6 +2,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use engine::PayloadRef;
 use rustix::fs::{MemfdFlags, Mode, OFlags, fcntl_add_seals, ftruncate, memfd_create, open};
 
 use super::*;
@@ -298,6 +299,38 @@ fn writes_of_any_length_stay_in_bounds() {
         assert_eq!(found[at..at + len], data, "{len} bytes at {at}");
         assert!(found[..at].iter().chain(&found[at + len..]).all(|byte| *byte == 0), "{len} bytes at {at}");
     }
+}
+
+#[test]
+fn shared_bytes_are_copied_like_private_ones() {
+    let fd = memfd(2);
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), 2 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+    for (len, at) in (0..600).chain([4096, 5000]).zip((8..24).cycle()) {
+        let mut data: Vec<u8> = (1..=251).cycle().take(len).collect();
+        memory.write(iova(0), &[0; 6000]).unwrap();
+        memory.write_shared(iova(at), VolatileSlice::from(&mut data[..])).unwrap();
+        let at = usize::try_from(at).unwrap();
+        let found = file_bytes(&fd, 0, 6000);
+        assert_eq!(found[at..at + len], data, "{len} bytes at {at}");
+        assert!(found[..at].iter().chain(&found[at + len..]).all(|byte| *byte == 0), "{len} bytes at {at}");
+    }
+}
+
+#[test]
+fn located_ranges_cover_windows_and_show_later_writes() {
+    let fd = memfd(3);
+    let mut memory = GuestMemory::default();
+    memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 2 * PAGE_LEN))).unwrap();
+    memory.map(iova(PAGE_LEN), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+    let mut ranges = Vec::new();
+    assert_eq!(memory.locate(iova(4000), 200, &mut ranges), Ok(true));
+    memory.write(iova(4000), &[7; 200]).unwrap();
+    let bytes = |range: &GuestRange| PayloadRef::Shared(range.bytes().unwrap()).to_vec();
+    assert_eq!(ranges.iter().map(bytes).collect::<Vec<_>>(), [vec![7; 96], vec![7; 104]]);
+    assert!(memory.locate(iova(2 * PAGE_LEN - 1), 2, &mut ranges).is_err());
+    memory.set_blocked(true);
+    assert!(memory.locate(iova(0), 1, &mut ranges).is_err(), "bus mastering is disabled");
 }
 
 #[test]

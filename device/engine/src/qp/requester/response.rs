@@ -10,21 +10,23 @@
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
 
 use protocol::Psn;
-use protocol::roce::{Aeth, Ext, Kind, NakCode, Packet, Position, Syndrome};
+use protocol::roce::{Aeth, Ext, Kind, NakCode, PacketPayload as _, Position, Syndrome};
 
 use super::Requester;
 use crate::gather::scatter;
 use crate::qp::attr::RnrTimer;
 use crate::qp::{Core, Ctx, FatalError, ahead};
 use crate::segment::payload_len;
-use crate::{DropReason, Dropped, Host, NakKind, Payload, RetryCause, SendOp, Status};
+use crate::{
+    DropReason, Dropped, Host, NakKind, Payload, PayloadRef, ReceivedPacket, RetryCause, SendOp, Status,
+};
 
 impl Requester {
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
@@ -55,7 +57,7 @@ impl Requester {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         aeth: Aeth,
     ) -> Result<(), FatalError> {
         let psn = packet.bth.psn;
@@ -146,7 +148,7 @@ impl Requester {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<(), FatalError> {
         let implied_nak_armed = self.implied_nak_armed;
@@ -190,7 +192,7 @@ impl Requester {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         aeth: Aeth,
         original: u64,
     ) -> Result<(), FatalError> {
@@ -207,7 +209,7 @@ impl Requester {
             return Err(self.fail_front(core, ctx, Status::BadResponse));
         }
         // Guests are little-endian and read the result as a native integer.
-        self.store_response(core, ctx, 0, &original.to_le_bytes(), 1)
+        self.store_response(core, ctx, 0, (&original.to_le_bytes()).into(), 1)
     }
 
     /// Applies an ACK's credits. The caller has already completed the messages that the ACK covers. Returns whether the
@@ -224,7 +226,7 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
         offset: usize,
-        data: &[u8],
+        data: PayloadRef<'_>,
         packets: u32,
     ) -> Result<(), FatalError> {
         let Some(front) = self.queue.front() else { return Ok(()) };
@@ -277,7 +279,7 @@ impl Requester {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         armed: bool,
     ) -> Result<(), FatalError> {
         ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::ResponseGap));

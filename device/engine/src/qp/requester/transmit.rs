@@ -9,7 +9,7 @@ use protocol::roce::{AtomicEth, Ext, Operation, Reth};
 
 use super::rnr::RnrState;
 use super::{Request, Requester, StallReason};
-use crate::gather::gather;
+use crate::gather::FramePayload;
 use crate::qp::attr::State;
 use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
 use crate::segment::segment;
@@ -154,9 +154,7 @@ impl Requester {
         let headers =
             Headers { encap: &core.attrs.path, bth: &bth, srqn: core.xrceth(&request.wr), ext: &segment.ext };
         let emitted = ctx
-            .emit(core, out, &headers, segment.len, |host, payload| {
-                gather(host, core.initiator(), &request.wr.payload, segment.offset, segment.len, payload)
-            })
+            .emit(core, out, &headers, &segment.payload(core.initiator(), &request.wr.payload))
             .map_err(Status::LocalProtection)?;
         self.sent(core, ctx, (count, count), bth.ack_req);
         Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
@@ -276,7 +274,7 @@ impl Requester {
         bth.ack_req = true;
         let headers = Headers { encap: &core.attrs.path, bth: &bth, srqn, ext: &ext };
         let emitted = ctx
-            .emit(core, out, &headers, 0, |_, _| Ok(()))
+            .emit(core, out, &headers, &FramePayload::EMPTY)
             .expect("a packet without payload reads no memory");
         self.sent(core, ctx, (1, packets), true);
         Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))

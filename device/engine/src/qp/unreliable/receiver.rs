@@ -7,14 +7,14 @@
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qkey};
-use protocol::roce::{Deth, Encap, Ext, Kind, Operation, Packet, XRCETH_LEN};
+use protocol::roce::{Deth, Encap, Ext, Kind, Operation, PacketPayload, PacketWith, XRCETH_LEN};
 
 use super::grh;
 use crate::gather::{capacity, scatter};
 use crate::qp::attr::{GrhArea, Service};
 use crate::qp::inbound::{Inbound, Origin, RequestError, has_valid_length};
 use crate::qp::{Core, Ctx, FatalError};
-use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, RecvSource, Status};
+use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, ReceivedPacket, RecvSource, Status};
 
 /// Q_Key of QP1.
 ///
@@ -74,7 +74,7 @@ impl Receiver {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<bool, FatalError> {
         let result = self.connected(core, ctx, packet, packets);
@@ -88,7 +88,7 @@ impl Receiver {
         ctx: &mut Ctx<'_, H>,
         encap: &Encap,
         pkey_index: u16,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
     ) -> Result<bool, FatalError> {
         let result = self.datagram(core, ctx, encap, pkey_index, packet);
         self.finish(core, ctx, packet, result)
@@ -100,7 +100,7 @@ impl Receiver {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         result: Result<(), ReceiveError>,
     ) -> Result<bool, FatalError> {
         let (reason, cause) = match &result {
@@ -127,7 +127,7 @@ impl Receiver {
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
         packets: u32,
     ) -> Result<(), ReceiveError> {
         let operation = packet.bth.opcode.operation;
@@ -159,7 +159,7 @@ impl Receiver {
         ctx: &mut Ctx<'_, H>,
         encap: &Encap,
         pkey_index: u16,
-        packet: &Packet<'_>,
+        packet: &ReceivedPacket<'_>,
     ) -> Result<(), ReceiveError> {
         let (Operation::SendOnly | Operation::SendOnlyImm, Ext::Deth(deth) | Ext::DethImm(deth, _)) =
             (packet.bth.opcode.operation, packet.ext)
@@ -193,7 +193,7 @@ impl Receiver {
             GrhArea::Roce => &roce,
             GrhArea::InfiniBand => infiniband.as_ref().map_or(&[][..], |area| area),
         };
-        scatter(ctx.host, core.initiator(), sges, 0, area)
+        scatter(ctx.host, core.initiator(), sges, 0, area.into())
             .and_then(|()| scatter(ctx.host, core.initiator(), sges, head, packet.payload))
             .map_err(RequestError::Scatter)?;
         let byte_len = u32::try_from(byte_len).map_err(|_| MALFORMED)?;
@@ -213,7 +213,7 @@ impl Receiver {
 }
 
 /// Returns the length of the UDP datagram that carried `packet`.
-pub(crate) fn udp_len(packet: &Packet<'_>) -> u16 {
+pub(crate) fn udp_len<P: PacketPayload>(packet: &PacketWith<P>) -> u16 {
     const UDP_BTH_ICRC: usize = 8 + 12 + 4;
     let padded = packet.payload.len().next_multiple_of(4);
     let ext_len = packet.ext.kind().len_bytes() + packet.srqn.map_or(0, |_| XRCETH_LEN);

@@ -7,7 +7,6 @@ use protocol::Psn;
 use protocol::ids::Qkey;
 use protocol::roce::{Deth, Ext};
 
-use crate::gather::gather;
 use crate::qp::attr::{Service, State};
 use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step};
 use crate::segment::{Segment, packet_count, segment};
@@ -145,10 +144,8 @@ impl Sender {
         };
         let (dst_mac, remote_qpn) = (path.dst_mac, bth.dest_qp);
         let headers = Headers { encap: path, bth: &bth, srqn: None, ext: &ext };
-        let sent = ctx.emit(core, out, &headers, segment.len, |host, payload| {
-            gather(host, core.initiator(), &current.wr.payload, segment.offset, segment.len, payload)
-        });
-        let emitted = match sent {
+        let payload = segment.payload(core.initiator(), &current.wr.payload);
+        let emitted = match ctx.emit(core, out, &headers, &payload) {
             Ok(emitted) => emitted,
             Err(reason) => {
                 self.current = None;

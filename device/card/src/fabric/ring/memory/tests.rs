@@ -1,4 +1,5 @@
 use std::io::{Read as _, Write as _};
+use std::iter::once;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn frames(consumer: &mut Consumer) -> Result<Vec<Vec<u8>>, RingError> {
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1000)?;
     let _ = consumer.release();
-    Ok(batch.iter().map(|(frame, _)| frame.to_vec()).collect())
+    Ok(batch.iter().map(|arrival| arrival.contents().to_vec()).collect())
 }
 
 fn set(memory: &MmapRegion, at: usize, value: u32) {
@@ -47,6 +48,83 @@ fn frames_wrap_around_ring_end() {
     }
 }
 
+/// Frames of several packets are read from the ring itself, unless they wrap around.
+#[test]
+fn long_frames_are_read_in_place_until_released() {
+    let (mut producer, mut consumer, _) = pair();
+    let (mut in_place, mut copied) = (0, 0);
+    for round in 0..40_u8 {
+        let mut sent: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8 ^ round).collect();
+        sent[12..14].copy_from_slice(&IPV4);
+        assert!(producer.push(&sent, Offload::Segmentation(Mtu::Mtu1024)).unwrap());
+        let _ = producer.publish();
+        let mut batch = RxBatch::new();
+        consumer.take(&mut batch, 9).unwrap();
+        let arrival = batch.iter().next().unwrap();
+        assert_eq!((arrival.len(), &*arrival.contents()), (20_000, &sent[..]));
+        match arrival.shared() {
+            Some((head, _)) => {
+                assert_eq!(head, &sent[..HEADERS_LEN]);
+                in_place += 1;
+            }
+            None => copied += 1,
+        }
+        let _ = consumer.release();
+    }
+    assert!(in_place > 20 && copied > 5, "{in_place} in place, {copied} copied");
+
+    // A sender may still change a frame that has arrived, but not the private copy of its headers.
+    let (mut producer, mut consumer, memory) = pair();
+    assert!(producer.push(&ipv4_frame(4000), Offload::Icrc).unwrap());
+    let _ = producer.publish();
+    let mut batch = RxBatch::new();
+    consumer.take(&mut batch, 9).unwrap();
+    (DATA_AT..DATA_AT + LEN.get() as usize).step_by(4).for_each(|at| set(&memory, at, 0x0909_0909));
+    let arrival = batch.iter().next().unwrap();
+    let (head, _) = arrival.shared().unwrap();
+    assert_eq!(head, &ipv4_frame(4000)[..HEADERS_LEN]);
+    let contents = arrival.contents();
+    assert_eq!(contents[..HEADERS_LEN], ipv4_frame(HEADERS_LEN));
+    assert_eq!(contents[HEADERS_LEN..], [9; 4000 - HEADERS_LEN]);
+}
+
+const IPV4: [u8; 2] = [8, 0];
+
+fn ipv4_frame(len: usize) -> Vec<u8> {
+    let mut frame = vec![7; len];
+    frame[12..14].copy_from_slice(&IPV4);
+    frame
+}
+
+/// Frames in wire format, short frames, and frames whose addresses may be far from the beginning.
+#[test]
+fn other_frames_are_copied_out_of_ring() {
+    let (mut producer, mut consumer, _) = pair();
+    let sent = [
+        (ipv4_frame(4000), Offload::None),
+        (ipv4_frame(MIN_SHARED_LEN - 1), Offload::Icrc),
+        (vec![7; 4000], Offload::Icrc),
+    ];
+    sent.iter().for_each(|(frame, offload)| assert!(producer.push(frame, *offload).unwrap()));
+    let _ = producer.publish();
+    let mut batch = RxBatch::new();
+    consumer.take(&mut batch, 9).unwrap();
+    for (arrival, (frame, _)) in batch.iter().zip(&sent) {
+        assert!(arrival.shared().is_none());
+        assert_eq!(*arrival.contents(), **frame);
+    }
+}
+
+#[test]
+fn frame_whose_memory_is_lost_is_not_sent() {
+    let (mut producer, mut consumer, _) = pair();
+    let parts = || once(PayloadRef::Private(&[7; 100]));
+    assert!(producer.push_parts(parts(), 100, Offload::None, || false).unwrap());
+    assert!(producer.push_parts(parts(), 100, Offload::None, || true).unwrap());
+    let _ = producer.publish();
+    assert_eq!(frames(&mut consumer).unwrap(), [vec![7; 100]]);
+}
+
 #[test]
 fn ring_preserves_offloads() {
     let (mut producer, mut consumer, _) = pair();
@@ -56,7 +134,7 @@ fn ring_preserves_offloads() {
     let _ = producer.publish();
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 9).unwrap();
-    assert_eq!(batch.iter().map(|(_, offload)| offload).collect::<Vec<_>>(), offloads);
+    assert_eq!(batch.iter().map(|arrival| arrival.offload()).collect::<Vec<_>>(), offloads);
 }
 
 #[test]
@@ -201,14 +279,14 @@ fn no_wakeup_is_lost() {
     let mut batch = RxBatch::new();
     let mut next = 0;
     while next < FRAMES {
-        batch.clear();
         consumer.take(&mut batch, 64).unwrap();
+        for arrival in batch.iter() {
+            assert_eq!(arrival.contents()[..4], next.to_le_bytes());
+            next += 1;
+        }
+        batch.clear();
         if consumer.release() {
             right.write_all(&[1]).unwrap();
-        }
-        for (frame, _) in batch.iter() {
-            assert_eq!(frame[..4], next.to_le_bytes());
-            next += 1;
         }
         if next == FRAMES {
             break;

@@ -61,7 +61,7 @@ impl Wire {
         for frame in frames {
             self.peers[0].send_to(frame, to).unwrap();
             self.fabric.recv(&mut batch).unwrap();
-            arrived.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+            arrived.extend(batch.iter().map(|arrival| arrival.contents().to_vec()));
         }
         assert_eq!(arrived.len(), frames.len());
         for frame in &arrived[..served] {

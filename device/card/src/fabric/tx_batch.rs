@@ -1,26 +1,31 @@
-//! Batches of frames. The frames in a batch share one buffer, which avoids an allocation and a system call per frame.
+//! Outbound frames. The frames in a batch share one buffer, which avoids an allocation and a system call per frame.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::iter::once;
 use std::ops::Range;
 
+use engine::{DetachedPayload, PayloadRef};
 use protocol::ids::MacAddr;
 use protocol::roce::{Offload, seal};
 use smallvec::SmallVec;
 
+use super::rx_batch::{Frames, RxFrame};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
+use crate::memory::GuestRange;
 
-/// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
-/// may exceed this limit. Frames up to this limit, together with an equal amount of guest memory, should still be in
-/// the L2 cache when the receiver reads them.
-pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
-
-/// Outbound frames, back to back in a reused buffer.
+/// Outbound frames, back to back in a reused buffer. The payload of a frame can be in guest memory instead, until
+/// [`TxBatch::settle`] copies it.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
+    /// Payloads that are still in guest memory, and the ranges that contain them.
+    detached: Vec<Detached>,
+    ranges: Vec<GuestRange>,
+    /// Total length of these payloads in bytes.
+    detached_bytes: usize,
     has_chosen_sources: bool,
 }
 
@@ -31,6 +36,19 @@ pub(super) struct TxFrame {
     pub(super) dst: MacAddr,
     pub(super) origin: Origin,
     pub(super) offload: Offload,
+    /// Length in bytes of the payload that is still in guest memory; 0 if the frame is complete.
+    detached_len: u32,
+    /// Index of that payload in [`TxBatch::detached`].
+    detached: u32,
+}
+
+/// Payload that is still in guest memory.
+#[derive(Clone, Debug)]
+struct Detached {
+    /// Position in [`TxBatch::bytes`] at which the payload belongs.
+    at: usize,
+    /// Part of [`TxBatch::ranges`] that contains the payload.
+    ranges: Range<usize>,
 }
 
 /// Origin of a frame, which determines how a fabric treats it.
@@ -44,8 +62,9 @@ pub enum Origin {
 }
 
 impl TxFrame {
-    fn len(&self) -> usize {
-        self.end - self.start
+    /// Returns the length of the frame in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start + self.detached_len as usize
     }
 }
 
@@ -69,7 +88,117 @@ impl TxBatch {
     /// Like [`TxBatch::commit`], but also sets the frame's origin and its offload.
     pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, offload: Offload) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
-        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin, offload });
+        let end = self.bytes.len();
+        self.frames.push_back(TxFrame { start, end, dst, origin, offload, detached_len: 0, detached: 0 });
+    }
+
+    /// Returns the buffer and the list of references to guest memory. Append the next frame without its payload to the
+    /// buffer and the payload to the list, then call [`TxBatch::commit_detached`].
+    pub(crate) fn detached_buffer(&mut self) -> (&mut Vec<u8>, &mut Vec<GuestRange>) {
+        (&mut self.bytes, &mut self.ranges)
+    }
+
+    /// Like [`TxBatch::commit_with`], for a frame whose payload is in the guest memory appended to the list.
+    pub(crate) fn commit_detached(
+        &mut self,
+        dst: MacAddr,
+        origin: Origin,
+        offload: Offload,
+        payload: DetachedPayload,
+    ) {
+        self.commit_with(dst, origin, offload);
+        if let Some(frame) = self.frames.back_mut()
+            && let Ok(index) = u32::try_from(self.detached.len())
+        {
+            let DetachedPayload { at, ranges, len } = payload;
+            let ranges = self.ranges.len().saturating_sub(ranges.into())..self.ranges.len();
+            self.detached.push(Detached { at: frame.start + usize::from(at), ranges });
+            (frame.detached_len, frame.detached) = (len.get(), index);
+            self.detached_bytes += len.get() as usize;
+        }
+    }
+
+    /// Copies all payloads that are still in guest memory into the batch. Drops frames whose memory has been lost.
+    pub fn settle(&mut self) {
+        let Some(first) = self.frames.iter().position(|frame| frame.detached_len > 0) else {
+            return self.forget_detached();
+        };
+        let kept = self.frames.get(first).map_or(0, |frame| frame.start);
+        let (mut bytes, mut frames) = (Vec::with_capacity(self.bytes()), Vec::new());
+        for frame in self.frames.range(first..) {
+            let start = bytes.len();
+            self.parts(frame).for_each(|part| part.append_to(&mut bytes));
+            if self.is_intact(frame) {
+                let (start, end) = (kept + start, kept + bytes.len());
+                frames.push(TxFrame { start, end, detached_len: 0, ..*frame });
+            } else {
+                bytes.truncate(start);
+            }
+        }
+        self.bytes.truncate(kept);
+        self.bytes.append(&mut bytes);
+        self.frames.truncate(first);
+        self.frames.extend(frames);
+        self.forget_detached();
+        self.reset_if_empty();
+    }
+
+    /// Copies the payload of the last frame into the batch if it is still in guest memory. Drops the frame and returns
+    /// false if its memory has been lost.
+    pub(crate) fn settle_last(&mut self) -> bool {
+        let Some(frame) = self.frames.back().copied().filter(|frame| frame.detached_len > 0) else {
+            return true;
+        };
+        let mut bytes = Vec::with_capacity(frame.len());
+        self.parts(&frame).for_each(|part| part.append_to(&mut bytes));
+        let is_intact = self.is_intact(&frame);
+        self.drop_last();
+        if is_intact {
+            self.bytes.append(&mut bytes);
+            self.commit_with(frame.dst, frame.origin, frame.offload);
+        }
+        is_intact
+    }
+
+    /// Makes the whole buffer available again if no frame is left.
+    fn reset_if_empty(&mut self) {
+        if self.frames.is_empty() {
+            self.bytes.clear();
+            self.forget_detached();
+        }
+    }
+
+    /// Drops the references to guest memory, which no frame uses any more.
+    fn forget_detached(&mut self) {
+        self.detached.clear();
+        self.ranges.clear();
+        self.detached_bytes = 0;
+    }
+
+    /// Returns the payload of a frame that is still in guest memory.
+    fn detached(&self, frame: &TxFrame) -> Option<(usize, &[GuestRange])> {
+        let Detached { at, ranges } =
+            self.detached.get(frame.detached as usize).filter(|_| frame.detached_len > 0)?;
+        Some((*at, self.ranges.get(ranges.clone()).unwrap_or_default()))
+    }
+
+    /// Returns the parts of a frame in order.
+    pub(super) fn parts(&self, frame: &TxFrame) -> impl Iterator<Item = PayloadRef<'_>> {
+        let (at, ranges) = self.detached(frame).unwrap_or((frame.end, &[]));
+        let detached = ranges.iter().filter_map(GuestRange::bytes).map(PayloadRef::Shared);
+        let own = |range: Range<usize>| PayloadRef::Private(&self.bytes[range]);
+        once(own(frame.start..at)).chain(detached).chain(once(own(at..frame.end)))
+    }
+
+    /// Returns the bytes of a frame, or `None` if part of the frame is still in guest memory.
+    pub(super) fn whole(&self, frame: &TxFrame) -> Option<&[u8]> {
+        if frame.detached_len == 0 { self.bytes.get(frame.start..frame.end) } else { None }
+    }
+
+    /// Returns whether no guest memory that the frame refers to has been lost. If some has, copies of the frame may be
+    /// incomplete.
+    pub(super) fn is_intact(&self, frame: &TxFrame) -> bool {
+        self.detached(frame).is_none_or(|(_, ranges)| !ranges.iter().any(GuestRange::is_lost))
     }
 
     /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
@@ -87,7 +216,8 @@ impl TxBatch {
 
     /// Adds the ICRC to the last frame if it is missing.
     pub fn seal_last(&mut self) {
-        if let Some(frame) = self.frames.back_mut()
+        if self.settle_last()
+            && let Some(frame) = self.frames.back_mut()
             && frame.offload == Offload::Icrc
             && let Some(bytes) = self.bytes.get_mut(frame.start..)
         {
@@ -137,7 +267,7 @@ impl TxBatch {
         }
     }
 
-    /// Returns the pending frames with their destinations.
+    /// Returns the pending frames with their destinations, without payload in guest memory.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))
     }
@@ -149,24 +279,27 @@ impl TxBatch {
     /// Returns the total length of the pending frames in bytes.
     pub fn bytes(&self) -> usize {
         let front = self.frames.front().map_or(0, |frame| frame.start);
-        self.frames.back().map_or(0, |frame| frame.end - front)
+        self.frames.back().map_or(0, |frame| frame.end - front + self.detached_bytes)
     }
 
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
+    /// Returns the last frame, without payload in guest memory.
     pub fn last(&self) -> Option<&[u8]> {
         self.frames.back().map(|frame| &self.bytes[frame.start..frame.end])
     }
 
     /// Drops all frames, but keeps the memory.
     pub fn clear(&mut self) {
-        self.frames.clear();
-        self.bytes.clear();
+        self.advance(self.frames.len());
     }
 
     pub fn take_last(&mut self) -> Option<Vec<u8>> {
+        if !self.settle_last() {
+            return None;
+        }
         let frame = self.frames.pop_back()?;
         let taken = self.bytes.split_off(frame.start);
         Some(taken)
@@ -176,6 +309,13 @@ impl TxBatch {
     pub fn drop_last(&mut self) {
         if let Some(frame) = self.frames.pop_back() {
             self.bytes.truncate(frame.start);
+            if frame.detached_len > 0
+                && let Some(detached) = self.detached.pop()
+            {
+                self.detached_bytes -= frame.detached_len as usize;
+                self.ranges.truncate(detached.ranges.start);
+            }
+            self.reset_if_empty();
         }
     }
 
@@ -187,11 +327,9 @@ impl TxBatch {
     /// Moves all frames out of the batch and makes `memory` the batch's new buffer.
     pub(super) fn hand_over(&mut self, memory: Frames) -> Frames {
         let Frames { bytes, mut frames } = memory;
-        frames.extend(
-            self.frames
-                .drain(..)
-                .map(|TxFrame { start, end, offload, .. }| RxFrame { range: start..end, offload }),
-        );
+        debug_assert!(self.detached_bytes == 0, "the receiver cannot access the sender's guest memory");
+        let whole = |TxFrame { start, end, offload, .. }| RxFrame::new(start..end, offload);
+        frames.extend(self.frames.drain(..).map(whole));
         Frames { bytes: std::mem::replace(&mut self.bytes, bytes), frames }
     }
 
@@ -291,10 +429,12 @@ impl TxBatch {
 
     /// Drops the first `frames` frames. The memory is reused once all frames have been dropped.
     pub(super) fn advance(&mut self, frames: usize) {
-        self.frames.drain(..frames);
-        if self.frames.is_empty() {
-            self.bytes.clear();
+        if self.detached_bytes > 0 {
+            let sent: usize = self.frames.range(..frames).map(|frame| frame.detached_len as usize).sum();
+            self.detached_bytes -= sent;
         }
+        self.frames.drain(..frames);
+        self.reset_if_empty();
     }
 }
 
@@ -317,131 +457,17 @@ pub(super) struct Run {
     pub(super) is_paddable: bool,
 }
 
-/// Received frames, in reused buffers.
-#[derive(Debug)]
-pub struct RxBatch {
-    pub(super) storage: Vec<u8>,
-    pub(super) frames: Vec<RxFrame>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct RxFrame {
-    range: Range<usize>,
-    offload: Offload,
-}
-
-impl RxFrame {
-    /// Describes a frame received from a wire. Such a frame has no offload.
-    pub(super) fn whole(range: Range<usize>) -> Self {
-        Self { range, offload: Offload::None }
-    }
-}
-
-/// A buffer of frames that moves as a whole from a [`TxBatch`] to an [`RxBatch`].
-#[derive(Debug, Default)]
-pub(super) struct Frames {
-    bytes: Vec<u8>,
-    frames: Vec<RxFrame>,
-}
-
-impl Frames {
-    pub(super) fn push(&mut self, frame: &[u8], offload: Offload) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(frame);
-        self.frames.push(RxFrame { range: start..self.bytes.len(), offload });
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Drops all frames, but keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.frames.clear();
-        self.bytes.clear();
-    }
-}
-
-impl RxBatch {
-    /// Number of buffers in a batch. Each buffer holds one datagram, or a run of datagrams coalesced by the
-    /// kernel.
-    pub(super) const SLOTS: usize = 32;
-    /// Size of one buffer in bytes, which is the most that a UDP receive call returns.
-    pub(super) const SLOT_LEN: usize = 1 << 16;
-
-    pub fn new() -> Self {
-        Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
-    }
-
-    /// Drops all frames, but keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.frames.clear();
-    }
-
-    /// Returns space for a frame of up to `len` bytes after the existing frames, or `None` if no more frames may be
-    /// received in this turn. Write the frame, then call [`RxBatch::commit`].
-    pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
-        let start = self.end();
-        if start < MEMORY_TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }
-    }
-
-    /// Commits the bytes written to [`RxBatch::space`] as a frame.
-    pub(super) fn commit(&mut self, len: usize, offload: Offload) {
-        let start = self.end();
-        self.frames.push(RxFrame { range: start..start + len, offload });
-    }
-
-    /// Starting at index `first`, drops every frame for which `keep` returns false.
-    pub(super) fn retain_from(&mut self, first: usize, mut keep: impl FnMut(&[u8]) -> bool) {
-        let Self { storage, frames } = self;
-        let mut number = 0;
-        frames.retain(|frame| {
-            number += 1;
-            number <= first || keep(&storage[frame.range.clone()])
-        });
-    }
-
-    fn end(&self) -> usize {
-        self.frames.last().map_or(0, |frame| frame.range.end)
-    }
-
-    /// Replaces the frames. Returns the old buffers for reuse.
-    pub(super) fn replace(&mut self, frames: Frames) -> Frames {
-        let bytes = std::mem::replace(&mut self.storage, frames.bytes);
-        let frames = std::mem::replace(&mut self.frames, frames.frames);
-        let mut memory = Frames { bytes, frames };
-        memory.clear();
-        memory
-    }
-
-    /// Returns the frames in order of arrival, with their offloads.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], Offload)> {
-        self.frames.iter().map(|frame| (&self.storage[frame.range.clone()], frame.offload))
-    }
-
-    pub fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-}
-
-impl Default for RxBatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::num::NonZeroU32;
+
+    use protocol::ids::Iova;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
     use super::super::padding::tests::roce;
     use super::*;
+    use crate::memory::dma::PAGE_LEN;
+    use crate::memory::{GuestMemory, Permissions};
 
     const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
     const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -468,6 +494,81 @@ mod tests {
         }
         assert_eq!(runs, [(1, 80), (3, 100), (1, 100), (1, 100)]);
         assert!(batch.buffer().is_empty());
+    }
+
+    /// Returns guest memory of two pages, with the bytes 0 to 255 at the start of each page.
+    pub(in crate::fabric) fn memory() -> GuestMemory {
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, 2 * PAGE_LEN).unwrap();
+        let mut memory = GuestMemory::default();
+        let permissions = Permissions { read: true, write: true };
+        memory.map(Iova::new(0), 2 * PAGE_LEN, permissions, Some((fd, 0))).unwrap();
+        let bytes: Vec<u8> = (0..=255).collect();
+        memory.write(Iova::new(0), &bytes).unwrap();
+        memory.write(Iova::new(PAGE_LEN), &bytes).unwrap();
+        memory
+    }
+
+    /// Adds a frame whose payload consists of 100 and 50 bytes of guest memory.
+    fn push_detached(batch: &mut TxBatch, memory: &GuestMemory) {
+        let (frame, ranges) = batch.detached_buffer();
+        frame.extend([&A.0[..], &[0; 10], &[0xee; 4]].concat());
+        memory.locate(Iova::new(10), 100, ranges).unwrap();
+        memory.locate(Iova::new(PAGE_LEN), 50, ranges).unwrap();
+        let payload = DetachedPayload { at: 16, ranges: 2, len: NonZeroU32::new(150).unwrap() };
+        batch.commit_detached(A, Origin::Answer, Offload::Icrc, payload);
+    }
+
+    fn whole_frame() -> Vec<u8> {
+        [&A.0[..], &[0; 10], &Vec::from_iter(10..110), &Vec::from_iter(0..50), &[0xee; 4]].concat()
+    }
+
+    #[test]
+    fn settled_frame_contains_its_payload() {
+        let memory = memory();
+        let mut batch = batch(&[(A, 80), (B, 100)]);
+        push_detached(&mut batch, &memory);
+        push_detached(&mut batch, &memory);
+        batch.push(&[3; 60]);
+        assert_eq!((batch.bytes(), batch.front().unwrap().len()), (80 + 100 + 2 * 170 + 60, 80));
+        batch.advance(1);
+        batch.settle();
+        memory.write(Iova::new(0), &[0; 256]).unwrap();
+        let frames: Vec<_> = batch.iter().map(|(_, frame)| frame.to_vec()).collect();
+        assert_eq!(frames, [vec![0x5a; 100], whole_frame(), whole_frame(), vec![3; 60]]);
+        assert_eq!(batch.bytes(), 100 + 2 * 170 + 60);
+        let kinds: Vec<_> = batch.frames().map(|frame| (frame.origin, frame.offload)).collect();
+        assert_eq!(kinds[1], (Origin::Answer, Offload::Icrc));
+    }
+
+    #[test]
+    fn settled_batch_does_not_refer_to_guest_memory() {
+        let memory = memory();
+        let mut batch = TxBatch::default();
+        push_detached(&mut batch, &memory);
+        batch.push(&[3; 60]);
+        batch.advance(1);
+        batch.settle();
+        assert_eq!((batch.ranges.len(), batch.bytes()), (0, 60));
+        batch.drop_last();
+        batch.push(&[4; 60]);
+        assert_eq!(batch.last(), Some(&[4; 60][..]), "frames begin at the start of an empty batch");
+    }
+
+    #[test]
+    fn removed_frames_do_not_leave_their_payload_behind() {
+        let memory = memory();
+        let mut batch = TxBatch::default();
+        push_detached(&mut batch, &memory);
+        batch.drop_last();
+        push_detached(&mut batch, &memory);
+        push_detached(&mut batch, &memory);
+        assert_eq!(batch.take_last(), Some(whole_frame()));
+        assert_eq!((batch.len(), batch.bytes()), (1, 170));
+        assert!(batch.settle_last());
+        assert_eq!((batch.last(), batch.ranges.len()), (Some(&*whole_frame()), 0));
+        batch.clear();
+        assert_eq!((batch.bytes(), batch.ranges.len(), batch.buffer().len()), (0, 0, 0));
     }
 
     #[test]
