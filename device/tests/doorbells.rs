@@ -25,7 +25,7 @@ const RECORDS: u64 = 0xa000;
 const MTT_BUS: u64 = 0x8000;
 const CQ_BUFFER: u64 = 0x2_0000;
 const EQ_BUFFER: u64 = 0x2_1000;
-/// ICM address of the page table. The third page of ICM contains the doorbell records of UAR page 2.
+/// ICM address of the page table.
 const MTT: u64 = 0x10_0000;
 const CQN: u32 = 1;
 
@@ -107,6 +107,7 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();
     let block = |start, bus| Block { start: IcmAddr::new(start), bus: Iova::new(bus), length: 4096 };
+    // The third page of ICM contains the doorbell records of UAR page 2.
     let blocks = [block(MTT, MTT_BUS), block(2 * 4096, RECORDS)];
     driver.ok(0xffa, &blocks.iter().flat_map(Block::emit).collect::<Vec<u8>>(), 2);
     driver.ok(0x007, &SMALL_LAYOUT.emit(), 0);
@@ -229,9 +230,9 @@ fn interfaces_needing_traps_reject_mapped_doorbells() {
     }
 }
 
-/// While its guest is idle, the device wakes up about a hundred times per second. This test counts wake-ups rather
-/// than their CPU time, which depends on other load. `device/book/src/inside/doorbells.md` states the CPU time on an
-/// idle host.
+/// While its guest is idle, the device wakes up about a hundred times per second. The main check counts wake-ups,
+/// because CPU time depends on other load. `device/book/src/inside/doorbells.md` states the CPU time on an idle
+/// host.
 #[test]
 fn idle_device_wakes_up_rarely() {
     let daemon = start(&[]);
@@ -244,7 +245,7 @@ fn idle_device_wakes_up_rarely() {
         let count = wake_ups(&daemon) - before;
         (count <= 400).then_some(())
     });
-    // A thread that never blocks never wakes up either, so the CPU time is checked too.
+    // A thread that never blocks never wakes up either, so also check the CPU time, with a generous limit.
     assert_idle(&daemon, Duration::from_secs(3), 30);
 }
 

@@ -250,7 +250,8 @@ impl Lab {
         Self { without_guests: true, ..self }
     }
 
-    /// Returns whether the lab's own driver runs on the host instead of in guests.
+    /// Returns whether scenarios that support it run without guests. The lab's own user-space HCA driver then runs on
+    /// the host.
     pub fn has_no_guests(&self) -> bool {
         self.without_guests
     }

@@ -30,7 +30,8 @@ const QEMU_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
 /// Additional time for the reply to a step, beyond the step's own timeout.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Timeout for one ping while a guest restarts. Pings are repeated until the whole restart exceeds [`REBOOT_TIMEOUT`].
+/// Timeout for one ping while a guest restarts. Pings are repeated until the new agent answers one or the restart
+/// exceeds [`REBOOT_TIMEOUT`].
 const PING_TIME_LIMIT: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between pings while the old agent is still shutting down.

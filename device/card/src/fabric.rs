@@ -101,8 +101,8 @@ pub trait Fabric {
         true
     }
 
-    /// Returns whether the payload of the frames to send may be in guest memory. [`Fabric::send`] copies the payload of
-    /// all frames, including those that remain in the batch.
+    /// Returns whether the payload of the frames to send may be [detached](engine::DetachedPayload). [`Fabric::send`]
+    /// copies the payload of all frames, including those that remain in the batch.
     fn takes_detached_payload(&self) -> bool {
         false
     }

@@ -119,7 +119,7 @@ pub struct Hca<F: Frontend> {
     outbound: TxBatch,
     /// Whether frames need an ICRC because the fabric may corrupt them.
     needs_icrc: bool,
-    /// Whether frames may leave their payload in guest memory until they are sent.
+    /// Whether the payload of frames may be detached until they are sent.
     detaches_payload: bool,
     /// Maximum number of frame bytes built in one turn.
     turn_bytes: usize,
@@ -184,7 +184,7 @@ impl<F: Frontend> Hca<F> {
         Self { needs_icrc, ..self }
     }
 
-    /// Sets whether frames may leave their payload in guest memory; see
+    /// Sets whether the payload of frames may be detached; see
     /// [`Fabric::takes_detached_payload`](crate::fabric::Fabric::takes_detached_payload). If so, the frames of
     /// [`Hca::outbound`] must be sent or [settled](TxBatch::settle) before any other method is called.
     #[must_use]

@@ -56,7 +56,8 @@ pub struct Transmit {
     pub detached: Option<DetachedPayload>,
 }
 
-/// Payload of a frame that was located instead of being copied to the caller's buffer.
+/// Detached payload of a frame: the frame refers to it in guest memory instead of containing a copy. [`Host::locate`]
+/// returns the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetachedPayload {
     /// Offset at which the payload belongs, from the start of the bytes that were appended.
@@ -357,9 +358,9 @@ impl Engine {
         self.next_frame(now, host, out, None)
     }
 
-    /// Like [`Engine::poll_transmit`], but a frame may come without its payload. The caller must then insert the payload,
-    /// which is in the ranges appended to `ranges`, before the guest can see any later completion, and before any later
-    /// input.
+    /// Like [`Engine::poll_transmit`], but the payload of the frame may be detached. The ranges that refer to it are
+    /// appended to `ranges`. The caller must then insert the payload before the guest can see any later completion, and
+    /// before any later input.
     pub fn poll_transmit_detached<H: Host>(
         &mut self,
         now: Instant,

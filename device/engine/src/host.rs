@@ -302,9 +302,9 @@ pub trait Host {
         access: Access,
     ) -> Result<(), AccessError>;
 
-    /// Locates `len` bytes of a region instead of copying them, by appending ranges that refer to them to `ranges`.
-    /// Returns false if this is not possible. The engine then calls `read`, and removes the ranges that have been
-    /// appended.
+    /// Appends ranges that refer to `len` bytes of a region to `ranges`; see
+    /// [`DetachedPayload`](crate::DetachedPayload). Returns false if this is not possible. The engine then removes the
+    /// ranges that have been appended, and copies the payload with `read`.
     ///
     /// # Errors
     /// Returns the same errors as `read`. On error, ranges may have been appended.

@@ -1,17 +1,17 @@
-//! Counts the queue slots that QPs use in addition to their reserved slots.
+//! Counts the queue slots allocated to QPs in addition to their reserved slots.
 
 use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Numbers of request and reply slots that one QP, or all QPs together, have taken from the shared pools.
+/// The numbers of request and reply slots from the shared pools that are allocated to one QP, or to all QPs together.
 ///
 /// Counts capacities rather than lengths, because a queue's capacity determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSlots {
-    /// Number of request slots in use by requesters.
+    /// Number of request slots allocated to requesters.
     pub requests: usize,
-    /// Number of reply slots in use by responders.
+    /// Number of reply slots allocated to responders.
     pub replies: usize,
 }
 

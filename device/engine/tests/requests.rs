@@ -433,7 +433,7 @@ fn fatal_nak_is_last_packet() {
 
 /// The maximum length is 2^31. The length is checked before the key.
 #[test]
-fn accepts_dma_lengths_up_to_two_gib() {
+fn dma_length_above_two_gib_is_invalid_request() {
     for (operation, dma_len, answer) in [
         (O::WriteFirst, 1 << 31, "B Acknowledge 0x100 RemoteAccess msn0"),
         (O::WriteFirst, (1 << 31) + 1, "B Acknowledge 0x100 InvalidRequest msn0"),

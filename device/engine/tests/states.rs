@@ -58,7 +58,7 @@ fn qp_in_err_drops_packets_without_reply() {
 }
 
 #[test]
-fn reset_discards_requests_without_completions() {
+fn reset_discards_requests_without_completing_them() {
     let mut pair = Pair::new();
     pair.post_recv(A, 11, 0, 100);
     pair.post(A, write(1, 0x8000, 300));

@@ -120,7 +120,7 @@ fn send_gathers_from_list_or_inline_data() {
 }
 
 #[test]
-fn send_gathers_inline_data_and_list_in_order() {
+fn send_gathers_inline_data_and_sges_in_order() {
     let mut pair = Pair::new();
     pair.post_recv(B, 7, 0x8000, 4096);
     let mut mixed = request(1, SendOp::Send { imm: None }, &[]);

@@ -44,7 +44,7 @@ struct Bench {
     impairments: Impairments,
     now: Instant,
     known: HashMap<(bool, usize), Known>,
-    /// Number of frames that may be held back, by direction.
+    /// Upper bound on the number of frames currently held back, by direction. Lost frames are still counted.
     held: [u64; 2],
     frames: u64,
 }

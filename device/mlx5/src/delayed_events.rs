@@ -15,7 +15,7 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::{Cqn, Eqn};
 
-/// Number of unread entries that ends the delay of a CQ's event.
+/// Number of unread entries at which a CQ's event is no longer delayed.
 pub const MAX_DELAYED_ENTRIES: u32 = 4;
 
 /// Maximum delay of an event. It exceeds the time that a peer's kernel takes to reply, even in an emulated guest, but

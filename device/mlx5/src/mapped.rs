@@ -3,8 +3,8 @@
 //! A doorbell in a mapped page is a word in memory that the device finds later. By then, another queue's doorbell may
 //! have overwritten it, so a word shows only that software has used the page. The device polls the doorbell records of
 //! all queues in the page that share the word, starting with the queue that the word names, and relies only on the
-//! records. If software copies a whole WQE to a BlueFlame register, only the first eight bytes count, as a doorbell.
-//! The device reads the WQE from the queue.
+//! records. If software copies a whole WQE to a BlueFlame register, only the first eight bytes matter: they are taken
+//! as a doorbell. The device reads the WQE from the queue.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device reads and clears the word with acquire
@@ -19,8 +19,9 @@
 //! - An arm request that equals the last one can be ignored. Its sequence number counts the events that software has
 //!   received. If the number has not changed, either the CQ is still armed, or software has not received the event yet.
 //!
-//! No event is raised without an arm request. An all-zero record could belong to a CQ that was never armed, or hold the
-//! first arm request for any completion. CREATE_CQ therefore marks the record of a new CQ as never armed.
+//! No event is raised without an arm request. An all-zero record would be ambiguous: either the CQ was never armed, or
+//! the record holds its first arm request, of the kind that any completion (not only a solicited one) satisfies.
+//! CREATE_CQ therefore marks the record of a new CQ as never armed.
 //!
 //! # Spec
 //! mlx5 interface, sections 7.2 to 7.4 and 9.2.

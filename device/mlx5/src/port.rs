@@ -118,7 +118,7 @@ impl EthernetPort {
     }
 
     /// Directs RoCE packets for addresses in the GID table to the engine. If RoCE is disabled, the network device
-    /// receives them like any other frame.
+    /// receives them like any other frames.
     pub fn publish_gids(&self, port: &mut FabricPort) {
         if self.vport.context().roce {
             port.set_roce_addresses(self.gids.addresses().collect());

@@ -63,8 +63,8 @@ impl CompletionQueue {
         (self.page, self.consumer_record)
     }
 
-    /// Returns the index of the doorbell record that holds the arm state. The record is used only with mapped
-    /// doorbells, when the device may miss arm doorbells.
+    /// Returns the index of the doorbell record that holds the arm state. The record is used only if doorbells are
+    /// mapped, because the device may then miss arm doorbells.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }

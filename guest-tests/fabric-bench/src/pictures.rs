@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_selected_by_name_and_sorted() {
+    fn points_are_selected_by_name_and_sorted_by_length() {
         let figures = figures(&[
             ("udp_4k_bw", 9.0),
             ("udp_4k_nogso_bw", 1.0),

@@ -41,7 +41,7 @@ use crate::arch::{Arch, QemuFiles};
 pub struct Overrides {
     /// Architecture of the guests, if it differs from this machine's.
     pub arch: Option<Arch>,
-    /// A QEMU program, which is executed directly.
+    /// Path of a QEMU binary, which is executed directly.
     pub qemu: Option<PathBuf>,
     pub kernel: KernelChoice,
     /// An image of the root file system, for guests that have one. Stock kernels must be able to mount it as ext4.
@@ -70,7 +70,7 @@ pub struct QemuProgram {
 }
 
 impl QemuProgram {
-    /// Checks a user-supplied program, which must be a QEMU with the devices that guests need.
+    /// Checks a user-supplied program, which must be a QEMU binary that supports the devices that guests need.
     fn own(program: &Path) -> Result<Self> {
         let name = program.display();
         ensure!(program.is_file(), "{name} does not exist; pass the path to a QEMU binary with --qemu");
@@ -81,7 +81,8 @@ impl QemuProgram {
     }
 }
 
-/// Checks, based on the output of `-device help`, that a program is a QEMU with the devices that guests need.
+/// Checks, based on the output of `-device help`, that a program is a QEMU binary that supports the devices that guests
+/// need.
 fn check_devices(program: &Path, devices: &str) -> Result<()> {
     const DEVICE: &str = "vfio-user-pci";
     let name = program.display();

@@ -15,8 +15,8 @@ pub(crate) struct Protocol {
     /// Command that starts serving the disk at address `{server}`. It must also work in a freshly booted guest.
     /// `{client_guid}` is the GUID of the client's RDMA port.
     pub(crate) serve: &'static str,
-    /// Command that connects to the server at `{server}`. The device appears soon afterwards. `{server_guid}` is the
-    /// node GUID of the server's RDMA device.
+    /// Command that connects to the server at `{server}`. If the protocol provides a block device, it appears at
+    /// `at_client` soon afterwards. `{server_guid}` is the node GUID of the server's RDMA device.
     pub(crate) connect: &'static str,
     /// Command that makes the server disconnect all clients.
     pub(crate) pause: &'static str,

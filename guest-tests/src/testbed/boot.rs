@@ -155,7 +155,7 @@ pub(super) async fn all(
     Ok((try_all(boots).await?, switch))
 }
 
-/// Returns the image for guests that use the host's root file system. It contains the drivers for all guests.
+/// Returns the image for guests that use the host's root file system. The image contains the drivers for all guests.
 fn shared_root_image(lab: &Lab, run: &RunDir, places: &[Place]) -> Result<Image> {
     let drivers = places.iter().flat_map(|place| place.device.modules()).copied();
     let modules: Vec<&str> = std::iter::once(NicModel::Virtio.module()).chain(drivers).collect();
@@ -329,7 +329,7 @@ impl GuestBoot<'_> {
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
                 // The program that creates a soft-RoCE device exists only in the host's root file system, so the guest
-                // must switch to it first.
+                // must switch to that file system first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;

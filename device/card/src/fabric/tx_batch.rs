@@ -15,13 +15,13 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
 use crate::memory::GuestRange;
 
-/// Outbound frames, back to back in a reused buffer. The payload of a frame can be in guest memory instead, until
+/// Outbound frames, back to back in a reused buffer. The payload of a frame can be [detached](DetachedPayload) until
 /// [`TxBatch::settle`] copies it.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
-    /// Payloads that are still in guest memory, and the ranges that contain them.
+    /// Detached payloads, and the ranges that contain them.
     detached: Vec<Detached>,
     ranges: Vec<GuestRange>,
     /// Total length of these payloads in bytes.
@@ -36,13 +36,13 @@ pub(super) struct TxFrame {
     pub(super) dst: MacAddr,
     pub(super) origin: Origin,
     pub(super) offload: Offload,
-    /// Length in bytes of the payload that is still in guest memory; 0 if the frame is complete.
+    /// Length of the detached payload in bytes; 0 if the frame is complete.
     detached_len: u32,
-    /// Index of that payload in [`TxBatch::detached`].
+    /// Index of the detached payload in [`TxBatch::detached`].
     detached: u32,
 }
 
-/// Payload that is still in guest memory.
+/// Detached payload of a frame in the batch.
 #[derive(Clone, Debug)]
 struct Detached {
     /// Position in [`TxBatch::bytes`] at which the payload belongs.
@@ -92,13 +92,13 @@ impl TxBatch {
         self.frames.push_back(TxFrame { start, end, dst, origin, offload, detached_len: 0, detached: 0 });
     }
 
-    /// Returns the buffer and the list of references to guest memory. Append the next frame without its payload to the
-    /// buffer and the payload to the list, then call [`TxBatch::commit_detached`].
+    /// Returns the buffer and the list of ranges in guest memory. Append the next frame without its payload to the
+    /// buffer, and the ranges of the detached payload to the list. Then call [`TxBatch::commit_detached`].
     pub(crate) fn detached_buffer(&mut self) -> (&mut Vec<u8>, &mut Vec<GuestRange>) {
         (&mut self.bytes, &mut self.ranges)
     }
 
-    /// Like [`TxBatch::commit_with`], for a frame whose payload is in the guest memory appended to the list.
+    /// Like [`TxBatch::commit_with`], for a frame with a detached payload, whose ranges are the last in the list.
     pub(crate) fn commit_detached(
         &mut self,
         dst: MacAddr,
@@ -118,7 +118,7 @@ impl TxBatch {
         }
     }
 
-    /// Copies all payloads that are still in guest memory into the batch. Drops frames whose memory has been lost.
+    /// Copies all detached payloads into the batch. Drops frames whose guest memory has been lost.
     pub fn settle(&mut self) {
         let Some(first) = self.frames.iter().position(|frame| frame.detached_len > 0) else {
             return self.forget_detached();
@@ -143,8 +143,8 @@ impl TxBatch {
         self.reset_if_empty();
     }
 
-    /// Copies the payload of the last frame into the batch if it is still in guest memory. Drops the frame and returns
-    /// false if its memory has been lost.
+    /// Copies the payload of the last frame into the batch if it is detached. Drops the frame and returns false if its
+    /// guest memory has been lost.
     pub(crate) fn settle_last(&mut self) -> bool {
         let Some(frame) = self.frames.back().copied().filter(|frame| frame.detached_len > 0) else {
             return true;
@@ -168,14 +168,14 @@ impl TxBatch {
         }
     }
 
-    /// Drops the references to guest memory, which no frame uses any more.
+    /// Removes all detached payloads, which no frame uses any more.
     fn forget_detached(&mut self) {
         self.detached.clear();
         self.ranges.clear();
         self.detached_bytes = 0;
     }
 
-    /// Returns the payload of a frame that is still in guest memory.
+    /// Returns the position and the ranges of a frame's detached payload, or `None` if the frame has none.
     fn detached(&self, frame: &TxFrame) -> Option<(usize, &[GuestRange])> {
         let Detached { at, ranges } =
             self.detached.get(frame.detached as usize).filter(|_| frame.detached_len > 0)?;
@@ -190,7 +190,7 @@ impl TxBatch {
         once(own(frame.start..at)).chain(detached).chain(once(own(at..frame.end)))
     }
 
-    /// Returns the bytes of a frame, or `None` if part of the frame is still in guest memory.
+    /// Returns the bytes of a frame, or `None` if its payload is detached.
     pub(super) fn whole(&self, frame: &TxFrame) -> Option<&[u8]> {
         if frame.detached_len == 0 { self.bytes.get(frame.start..frame.end) } else { None }
     }
@@ -267,7 +267,7 @@ impl TxBatch {
         }
     }
 
-    /// Returns the pending frames with their destinations, without payload in guest memory.
+    /// Returns the pending frames with their destinations, without detached payload.
     pub fn iter(&self) -> impl Iterator<Item = (MacAddr, &[u8])> {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))
     }
@@ -286,7 +286,7 @@ impl TxBatch {
         self.frames.is_empty()
     }
 
-    /// Returns the last frame, without payload in guest memory.
+    /// Returns the last frame, without detached payload.
     pub fn last(&self) -> Option<&[u8]> {
         self.frames.back().map(|frame| &self.bytes[frame.start..frame.end])
     }

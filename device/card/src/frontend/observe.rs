@@ -9,15 +9,15 @@ use crate::telemetry::trace::Trace;
 
 /// A front-end decision to report.
 ///
-/// Only implementations of this trait refer to the observers. This avoids a circular dependency: strict mode depends on
-/// the code that reports the events.
+/// Code that reports an event does not refer to the observers; only implementations of this trait do. Otherwise, there
+/// would be a circular dependency, because strict mode depends on the reporting code.
 pub trait Observe {
-    /// Passes the event to its observers.
+    /// Passes the event to the observers.
     fn observe(self, monitor: &mut Monitor);
 }
 
 impl Monitor {
-    /// Reports an event to its observers.
+    /// Reports an event to the observers.
     #[inline]
     pub fn observe(&mut self, event: impl Observe) {
         event.observe(self);

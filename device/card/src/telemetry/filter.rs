@@ -1,7 +1,7 @@
 //! Filters for traces and captures, by kind, opcode and QP.
 //!
-//! A record must match at least one value in every list that is not empty. A record without an opcode never matches a
-//! list of opcodes, and a record without a QP never matches a list of QPs.
+//! Trace entries and frames must match every list of the filter. An entry or a frame without an opcode matches only an
+//! empty list of opcodes, and one without a QP matches only an empty list of QPs.
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::ids::Qpn;
@@ -85,7 +85,7 @@ fn plain(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
 }
 
-/// Matches a record's fields against a filter while forwarding them.
+/// Matches the fields of a trace entry against a filter while forwarding them.
 pub struct FieldFilter<'a> {
     filter: &'a TraceFilter,
     to: Option<&'a mut dyn Visitor>,
@@ -103,7 +103,7 @@ impl<'a> FieldFilter<'a> {
         Self { filter, to: None, opcode: filter.opcodes.is_empty(), qpn: filter.qpns.is_empty() }
     }
 
-    /// Returns whether the record matches. Call this after all fields have been forwarded.
+    /// Returns whether the trace entry matches. Call this after all fields have been forwarded.
     pub fn admits(&self) -> bool {
         self.opcode && self.qpn
     }

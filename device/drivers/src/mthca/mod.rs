@@ -141,8 +141,8 @@ impl<B: Bus> Driver<B> {
 
 /// Returns whether a command has an outbox (section 3.1). Bits 15:12 of `op` hold the op_modifier.
 fn has_outbox(op: u32) -> bool {
-    // QUERY_DEV_LIM, QUERY_FW, QUERY_ADAPTER, HW2SW_EQ, HW2SW_CQ, QUERY_QP, MAD_IFC, READ_MGM, HW2SW_SRQ, QUERY_SRQ,
-    // ENABLE_LAM, and ERR2RST_QP with an outbox for the context.
+    // These commands have an outbox: QUERY_DEV_LIM, QUERY_FW, QUERY_ADAPTER, HW2SW_EQ, HW2SW_CQ, QUERY_QP, MAD_IFC,
+    // READ_MGM, HW2SW_SRQ, QUERY_SRQ and ENABLE_LAM. So does the variant of ERR2RST_QP that returns the context.
     matches!(
         op & 0xfff,
         0x003 | 0x004 | 0x006 | 0x014 | 0x017 | 0x022 | 0x024 | 0x025 | 0x036 | 0x037 | 0xff8

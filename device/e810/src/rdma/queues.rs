@@ -46,7 +46,8 @@ pub(in super::super) struct Queues {
 
 impl Queues {
     pub(super) fn new(limits: &Limits) -> Self {
-        // QP and CQ numbers are indices into context memory, so they are below these limits.
+        // The operations that create CQs and QPs reject numbers that are not below these limits, so these
+        // capacities suffice.
         let capacity = |most: u32| Capacity { entries: most as usize, leaves: most as usize / 64 + 1 };
         Self {
             cqs: SparseTable::new(capacity(limits.max_cqs.get())),
@@ -175,7 +176,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
-    // For a move to the error state, do not read the context, which software may already have freed.
+    // On a move to the error state, do not read the context, which software may already have freed.
     let context = match command.state {
         QpState::Error | QpState::Terminate => None,
         _ => Some(read_context(cx.dma, command.context)?),

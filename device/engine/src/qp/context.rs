@@ -22,8 +22,8 @@ use crate::{
     Success, TxOffloads,
 };
 
-/// Minimum length in bytes of a payload that is located instead of being copied. For a shorter payload, this would cost
-/// more than the copy.
+/// Minimum length in bytes of a [detached payload](DetachedPayload). Copying a shorter payload costs less than
+/// detaching it.
 const MIN_DETACHED_LEN: usize = 2048;
 
 /// Length of a UDP header in bytes.
@@ -43,7 +43,7 @@ pub(crate) struct Ctx<'a, H: Host> {
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) pkeys: &'a Pkeys,
-    /// Number of pooled slots in use by all QPs at the start of the call.
+    /// Number of pooled slots allocated to all QPs at the start of the call.
     pub(crate) pooled: PooledSlots,
     pub(crate) offloads: TxOffloads,
     /// Ranges of detached payload, or `None` if all payload is copied.
@@ -89,7 +89,7 @@ pub(crate) struct Emitted {
     /// Total length of the packets in bytes, from the BTH to the ICRC.
     pub(crate) octets: u32,
     pub(crate) offload: Offload,
-    /// Payload that was located instead of being copied.
+    /// Payload of the frame, if it is detached.
     pub(crate) detached: Option<DetachedPayload>,
 }
 
@@ -171,7 +171,7 @@ impl Core {
     }
 
     /// Returns whether payload may be detached. On an unreliable service, a request completes when it is sent, so its
-    /// payload would have to be copied to the frame immediately.
+    /// payload must be copied to the frame immediately.
     fn may_detach(&self) -> bool {
         self.attrs.service.is_reliable() && self.has_resolved_peer()
     }
@@ -325,8 +325,8 @@ impl<H: Host> Ctx<'_, H> {
     }
 }
 
-/// Locates a payload. Returns the number of ranges and the length of the payload, or `None` if the host cannot locate
-/// all of it.
+/// Detaches a payload by appending the ranges that contain it to `ranges`. Returns the number of ranges and the length
+/// of the payload. Returns `None` if the payload cannot be detached as a whole, and then appends nothing.
 fn locate<H: Host>(
     host: &H,
     ranges: &mut Vec<H::Range>,

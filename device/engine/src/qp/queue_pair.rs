@@ -181,7 +181,7 @@ impl Qp {
         QpSnapshot { state, draining, send_psn, unacked_psn, recv_psn, msn }
     }
 
-    /// Describes what the QP is doing or waiting for. `pooled` counts the pooled slots in use by all QPs.
+    /// Describes what the QP is doing or waiting for. `pooled` counts the pooled slots allocated to all QPs.
     pub(crate) fn explain(&self, pooled: PooledSlots, now: Instant) -> QpStatus {
         let core = &self.core;
         let ended = self.ended.map(|(at, by)| Ended { ago: now.saturating_since(at), by });

@@ -85,7 +85,7 @@ fn last_event_queue_works_and_next_is_rejected() {
 }
 
 #[test]
-fn longest_event_queue_works_and_longer_is_rejected() {
+fn longest_event_queue_works_and_longer_one_is_rejected() {
     let mut machine = initialised(Options::default());
     machine.ok(Op::Sw2HwEq, 0, 1, &eqc(0, 4, 20).emit());
     refused(&mut machine, Op::Sw2HwEq, 2, &eqc(0, 4, 21).emit(), "log2 of the EQ size 0x15");
@@ -224,7 +224,7 @@ fn scatter_list_beyond_reported_limits_is_accepted() {
 }
 
 #[test]
-fn longest_completion_queue_works_and_longer_is_rejected() {
+fn longest_completion_queue_works_and_longer_one_is_rejected() {
     let mut machine = initialised(options(r#"{"max_cqes": 16}"#));
     machine.ok(Op::Sw2HwCq, 0, 1, &cqc(1, 1, 4).emit());
     refused(&mut machine, Op::Sw2HwCq, 2, &cqc(2, 1, 5).emit(), "log2 of the CQ size 0x5");

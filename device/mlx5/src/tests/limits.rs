@@ -1,5 +1,5 @@
 //! Tests each limit from both sides. The largest permitted value works, and the next one is rejected with the right
-//! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
+//! status, counted, and logged on a single line (mlx5 interface, sections 3.3 and 6.1).
 //!
 //! The limits on CQ entries, EQs, Q counter sets, multicast groups and total queue pages are tested in other modules.
 
@@ -19,7 +19,7 @@ use protocol::ids::{Lkey, Qpn, Srqn, UserIndex, Va};
 use super::user::{User, request, syndromes};
 use super::*;
 
-/// Configured limits, mostly the minimum that the configuration allows.
+/// Configured limits, most of them the smallest values that the configuration allows.
 const VECTORS: u16 = 3;
 const QPS: u32 = 256;
 const CQS: u32 = 256;
@@ -120,7 +120,7 @@ fn object_limits_are_enforced() {
     let (list, rmp) = (pages(QUEUE, 1), objects.rmp(0, 5));
     let Objects { mut driver, uar, eqn, qp, .. } = objects;
     let cq = CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() };
-    // Each case contains how many objects to create, and the object number assigned to the last object.
+    // Each case gives the number of objects to create and the number assigned to the last one.
     for (command, count, last, check) in [
         (create_qp(qp, &list), QPS - 128, QPS - 1, Check::QpLimit),
         (Command::CreateCq(cq, Pages::parse(&list)), CQS - 1, 0x40 + CQS - 1, Check::CqLimit),
@@ -263,8 +263,8 @@ fn limit_on_pages_given_to_device_is_enforced() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts regions of any length and any list that fits in memory. The driver uses the reported limits only
-/// for attributes that `ibv_query_device` returns.
+/// The device accepts a region of any length and a translation list of any size that fits in memory. The driver uses
+/// the reported limits only for attributes that `ibv_query_device` returns.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;

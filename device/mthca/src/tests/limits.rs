@@ -154,7 +154,8 @@ fn init_hca_enforces_table_size_limits() {
     }
 }
 
-/// The driver's module parameters determine the sizes of these tables (section 12, T17).
+/// The driver ignores the reported maxima. Its module parameters determine the sizes of the QP, CQ and memory
+/// protection tables (section 12, T17).
 #[test]
 fn reported_object_counts_are_not_enforced() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);

@@ -8,7 +8,8 @@ use protocol::ids::Pkey;
 use super::{Checker, SideId};
 
 impl Checker<'_> {
-    /// Records a change to a side's P_Key. After the change, a connected pair can no longer communicate.
+    /// Records a change to a side's P_Key. From then on, the checker assumes that packets of the pair may be lost, even
+    /// if the new P_Keys match.
     pub fn on_partition(&mut self, pair: usize, side: usize, pkey: Pkey) {
         self.pkeys[pair][side] = pkey;
         self.on_blackhole(pair, side);

@@ -21,7 +21,7 @@ const HCA: Device = Device::Connectx;
 const CARDS: u16 = 8;
 /// Card numbers of guest `b`.
 const PEERS: [u16; 2] = [CARDS + 1, CARDS + 2];
-/// Number of the bond's network. Each of guest `a`'s cards has its own network, with the same number as the card.
+/// ID of the bond's network. Each of guest `a`'s cards has its own network, whose ID is the number of the card.
 const BOND: u16 = 100;
 /// Prefix of the addresses that the DHCP server assigns.
 const DHCP: &str = "10.83.0";

@@ -41,7 +41,8 @@ struct Attempt {
 }
 
 /// For each row of [`ROWS`] with a single start state, attempts the transition several times on a QP of type `service`.
-/// The masks select one attribute, no attribute, or all attributes that the row does not accept.
+/// The attempts differ in their opt_param_mask, which selects one attribute, none, or all attributes that the row does
+/// not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -186,9 +187,9 @@ pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     Ok(())
 }
 
-/// Checks the public driver's mask, in which bit 11 stands for the port and bit 6 stands for the RNR timer (section
-/// 10.4). The driver sends the whole context with every command and always sets the retry counts and the timeout to
-/// zero.
+/// Checks the public driver's opt_param_mask, in which bit 11 stands for the port and bit 6 stands for the RNR timer
+/// (section 10.4). The driver sends the whole context with every command and always sets the retry counts and the
+/// timeout to zero.
 pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
     const PORT_NUM: u32 = 1 << 11;
     const RNR_TIMEOUT: u32 = 1 << 6;
@@ -204,7 +205,8 @@ pub(super) async fn drivers_mask(vm: &mut Vm) -> Result<()> {
             (PORT_NUM, false),
             (RNR_TIMEOUT, true),
             (PORT_NUM | RNR_TIMEOUT, true),
-            // Bits for the alternate path and the P_Key index in the driver's numbering, and undefined bits.
+            // In the driver's numbering: the alternate path, a second RNR retry count, the scheduling queue, and an
+            // undefined bit.
             (1 << 0 | 1 << 13 | 1 << 16 | 1 << 20, false),
         ] {
             let mut script = walk_with(&qp, from, |op| held(&qp).word(0x00, mask(op)));

@@ -62,7 +62,8 @@ async fn widths(vm: &mut Vm) -> Result<()> {
     expect(vm, Region::Bar0, 0x08, Word, 0x1122_3344).await?;
     write(vm, 0x8_0008, Double, 0x0a0b_0c0d_0102_0304).await?;
     expect(vm, Region::Bar0, 0x08, Double, 0x0a0b_0c0d_0102_0304).await?;
-    // Writing a control word without the go bit does not start a command: neither the status nor the go bit may be set.
+    // Writing a control word without the go bit does not start a command: afterwards, the status and the go bit must
+    // read as 0.
     write(vm, 0x18, Word, 0x055).await?;
     let control = vm.call(MmioRead { offset: 0x18, ..MmioRead::default() }).await?.value;
     ensure!(control & 0xff80_8000 == 0, "control word {control:#x}");

@@ -81,7 +81,8 @@ pub(in super::super) async fn talk(hosts: &mut [Host], path_mtu: u16) -> Result<
     Ok(())
 }
 
-/// Exchanges all messages between two connected hosts, in both directions. Advances `seed` so that all data differ.
+/// Exchanges all messages between two connected hosts, in both directions. Advances `seed` so that every message
+/// carries different data.
 pub(in super::super) async fn exchange(a: &mut Host, b: &mut Host, seed: &mut u64) -> Result<()> {
     for (operation, len) in MESSAGES {
         let mut cell = || {

@@ -35,7 +35,8 @@ impl Down {
     /// Stops all selected testbeds, even if one of them fails.
     ///
     /// # Errors
-    /// Fails if a testbed does not exist or drivers of HCAs in strict mode have violated rules.
+    /// Fails if a testbed does not exist or cannot be stopped, or if the driver of an HCA in strict mode has violated a
+    /// rule.
     pub(super) async fn run(self) -> Result<()> {
         let names = if self.all { States::open()?.running()? } else { self.names };
         let mut all = Vec::new();

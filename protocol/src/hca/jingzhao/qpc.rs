@@ -322,8 +322,8 @@ impl Qpc {
 
     /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The specification puts the code in the low five
     /// bits of the byte, but the public driver uses the high five bits. If any of the low three bits is set, the device
-    /// uses the low five bits. Otherwise, it uses the high five bits. `numbering` selects how the ambiguous values 8,
-    /// 16 and 24 are interpreted (J-14).
+    /// uses the low five bits. The values 8, 16 and 24 are valid in both encodings; `numbering` selects one. For all
+    /// other values, the device uses the high five bits (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {

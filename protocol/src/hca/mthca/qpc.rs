@@ -1,4 +1,4 @@
-//! Queue pair contexts (QPC), as in the inboxes of QP commands and the outbox of QUERY_QP.
+//! Queue pair contexts (QPC), as found in the inboxes of QP commands and the outbox of QUERY_QP.
 //!
 //! [`super::modify`] defines how commands change a context.
 //!

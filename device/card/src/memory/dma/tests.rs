@@ -495,7 +495,7 @@ fn file_count_and_total_length_are_limited() {
 }
 
 #[test]
-fn sparse_file_counts_towards_limit_with_full_length() {
+fn full_length_of_sparse_file_counts_towards_limit() {
     let sparse = || {
         let fd = memfd_create("sparse", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 1600 << 30).unwrap();

@@ -48,7 +48,7 @@ impl Credits {
         };
     }
 
-    /// Returns how many messages `message` is beyond the limit; 0 or less if it is within the limit.
+    /// Returns the distance of `message` beyond the limit, in messages; 0 or less if it is within the limit.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }

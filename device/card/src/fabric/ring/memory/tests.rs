@@ -96,7 +96,8 @@ fn ipv4_frame(len: usize) -> Vec<u8> {
     frame
 }
 
-/// Frames in wire format, short frames, and frames whose addresses may be far from the beginning.
+/// Frames in wire format and short frames are copied. So is every frame that is not untagged IPv4, because its IP
+/// addresses may lie beyond the first `HEADERS_LEN` bytes.
 #[test]
 fn other_frames_are_copied_out_of_ring() {
     let (mut producer, mut consumer, _) = pair();
