@@ -45,7 +45,7 @@ impl Link {
         self.enabled && port.is_up()
     }
 
-    /// Returns the PHY capabilities, which are the same for all report modes of the command.
+    /// Returns the PHY capabilities, which are the same for all report modes of Get PHY Capabilities.
     pub fn phy(&self) -> PhyCapabilities {
         let mut abilities = PhyAbilities::TX_PAUSE
             | PhyAbilities::RX_PAUSE

@@ -62,7 +62,7 @@ impl Ipv6 {
     /// Parses a datagram. Returns the header, and the payload truncated to the payload length.
     ///
     /// # Errors
-    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] for other versions.
+    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if the version is not 6.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<RawIpv6>(bytes, "IPv6")?;
         if raw.flow.version() != 6 {

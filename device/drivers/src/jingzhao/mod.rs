@@ -85,8 +85,8 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver and maps `pages` pages of each table. The EQ table
-    /// needs only one page.
+    /// Issues INIT_HCA with the table sizes of the public driver and maps `pages` pages of each table, except for the
+    /// EQ table, which needs only one page.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {
@@ -125,7 +125,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Issues a command that must succeed.
+    /// Issues a command and asserts that it succeeds.
     #[track_caller]
     pub fn ok(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
         assert_eq!(self.command(op, op_modifier, in_modifier, inbox), 0, "{op} must succeed");

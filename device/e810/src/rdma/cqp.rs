@@ -44,6 +44,7 @@ struct Running {
     next: u16,
     /// Polarity of new entries in the current pass over the ring.
     polarity: bool,
+    /// Value from the host context, returned to the driver in every completion.
     cookie: u64,
 }
 
@@ -124,7 +125,7 @@ impl Cqp {
         self.codes
     }
 
-    /// Returns the cookie for completions, or `None` if the queue is not running.
+    /// Returns the cookie that every completion carries, or `None` if the queue is not running.
     pub(super) fn cookie(&self) -> Option<u64> {
         Some(self.running()?.cookie)
     }

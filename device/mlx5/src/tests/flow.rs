@@ -156,8 +156,8 @@ fn frames_reach_tirs_of_recorded_guest() {
     assert!((1..=12).all(|tirn| !resources(&mut driver).uses.is_used(Object::Tir(tirn))));
 }
 
-/// Creates a 16-entry table at level 5. Also returns a command that creates a group of entries 0 to 7, matching on the
-/// destination MAC.
+/// Creates a 16-entry table at level 5. Returns its ID, and a command that creates a group of entries 0 to 7 that match
+/// on the destination MAC.
 fn table(driver: &mut Driver) -> (FlowTableId, CreateFlowGroup) {
     let context = FlowTableContext { level: 5, log_size: 4, ..FlowTableContext::default() };
     let create = Command::CreateFlowTable(CreateFlowTable { context, ..CreateFlowTable::default() });

@@ -22,7 +22,7 @@ use super::user::{BLOCKS, COMPLETION_EQ, DATA_VA, QP_RECORD, RECEIVES, SRQ, User
 use super::*;
 use crate::strict::rules::{self, *};
 
-/// Address of rings that no queue uses yet.
+/// Address of unused memory, for example for the ring of a new queue.
 const RING: u64 = 0x60_0000;
 /// Doorbell records that no queue uses yet.
 const UNUSED_RECORD: Iova = Iova::new(RECORD.get() + 0x100);
@@ -286,7 +286,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Header of a strided list with one 8-byte entry, repeated three times to cover a 24-byte key.
+/// Header of a strided list with one entry of 8 bytes, repeated three times to cover the 24 bytes of the list's key.
 const SOUND_HEADER: RepeatBlock = RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
 
 /// Registers a strided layout with the given header.

@@ -129,7 +129,7 @@ fn send_record(qp: &QueuePair, producer: u16, record: Record, found: &mut Findin
     tag(record, RecordKind::Send, qpn.get(), qp.qpc.sq_record, found);
 }
 
-/// Checks the type and number in a doorbell record.
+/// Checks the type and the QP, CQ or SRQ number in a doorbell record.
 pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, found: &mut Findings) {
     if record.kind != Some(kind) || record.number != number & 0xff_ffff {
         let (said, of) = (kind_name(record.kind), record.number);

@@ -1,4 +1,4 @@
-//! Tests of datagrams: UD, QP1 and multicast (sections 6.7, 6.8 and 8.1 to 8.4).
+//! Tests of datagrams: UD, QP1 and multicast (mthca interface, sections 6.7, 6.8 and 8.1 to 8.4).
 
 use card::frontend::testing::{exchange, pattern};
 use protocol::hca::mthca::modify::QpAttributes;

@@ -21,7 +21,7 @@ use crate::strict::rules::{self, *};
 
 /// Number of another QP, whose doorbell records are unused.
 const OTHER: u32 = 0x15;
-/// UAR page whose doorbell records are not mapped.
+/// Index of a doorbell record that lies in an unmapped page.
 const NOWHERE: u32 = 600;
 /// Opcodes of QP transitions. TO_RST does not request an outbox.
 const RST2INIT: u32 = 0x019;

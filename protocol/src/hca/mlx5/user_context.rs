@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn user_codes_0_and_ffff_decode_as_kernel() {
+    fn user_codes_0_and_ffff_denote_kernel_and_shared() {
         let users = [0, 1, 0xfffe, 0xffff].map(User::from_code);
         let context = |number| User::Context(UserId::new(number));
         assert_eq!(users, [User::Kernel, context(1), context(0xfffe), User::Shared]);
