@@ -1,5 +1,5 @@
-//! Charts of the results: bandwidth by message size, and message rate by number of queue pairs. Both also
-//! show references, such as raw UDP.
+//! Charts of the results: bandwidth by message size, and message rate by number of queue pairs. Both also show
+//! references, such as raw UDP.
 
 use std::ops::Range;
 use std::path::Path;
