@@ -46,8 +46,8 @@ impl Reserve {
         exhausted && self.0.take().is_some()
     }
 
-    /// Opens a spare descriptor again if possible. Call this after the waiting client has been accepted, when
-    /// descriptors may have become free.
+    /// Opens a spare descriptor again if possible. Call this after accepting or losing a client, since other
+    /// descriptors may have been closed by then.
     pub fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = open();

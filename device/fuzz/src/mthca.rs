@@ -92,7 +92,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a valid command after changing some bytes of its mailbox.
+/// Executes a command after changing some bytes of its valid mailbox. The modifiers are valid in only some cases.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let code = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
     let op = Op::from_code(code).unwrap_or(Op::Nop);

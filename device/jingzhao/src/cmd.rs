@@ -53,8 +53,8 @@ pub fn execute(
     mailboxes.send(cx.dma, command.out_param)
 }
 
-/// Rejects commands that the vendor's document lists without defining their layouts. No software issues them (section
-/// 3.14).
+/// Rejects the two commands that the vendor's document lists without defining their layouts, CONF_SPECIAL_QP and
+/// MAD_IFC. The option `mad_ifc` enables MAD_IFC. No software issues either command (section 3.14).
 fn reject_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,

@@ -21,7 +21,7 @@ use crate::arch::Arch;
 /// Name prefixes of the packages to fetch. All other dependencies of the kernel headers are omitted.
 const WANTED: &[&str] =
     &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
-/// Directories with programs that are started by other programs.
+/// Path prefixes of the directories with programs that are started by other programs.
 const PROGRAMS: &[&str] = &["usr/bin", "usr/libexec", "usr/lib/linux-kbuild-"];
 /// Directory with the kernel's build rules.
 const SOURCES: &str = "usr/src";

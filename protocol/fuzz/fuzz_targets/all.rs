@@ -1,5 +1,5 @@
-//! All fuzz targets of the protocol crate in one program, as each program links the whole crate. The environment
-//! variable `HCAD_FUZZ_TARGET` selects the target.
+//! All fuzz targets of the protocol crate in one program. Separate programs would each have to link the whole crate.
+//! The environment variable `HCAD_FUZZ_TARGET` selects the target.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,7 +1,9 @@
-// A page that draws the board for Grafana (configs/grafana.json) from a Prometheus, with the panels that Grafana publishes of
-// its front end. What they are to show comes from the board: kinds, places, titles, queries, units, mappings, lines.
+// Draws the Grafana dashboard in configs/grafana.json with the panel components of the package @grafana/ui and data
+// from a Prometheus server. The dashboard defines the panels: their types, positions, titles, queries, units, value
+// mappings and line styles.
 //
-// The address of the page says after its #: prometheus=HOST:PORT, from= and to= (Unix seconds), scrape= (seconds).
+// The fragment of the page's URL contains the parameters prometheus=HOST:PORT, from= and to= (Unix seconds), and
+// scrape= (the scrape interval in seconds).
 
 import { createRoot } from "react-dom/client";
 import {
@@ -28,12 +30,12 @@ import board from "../../../../configs/grafana.json";
 const told = new URLSearchParams(location.hash.slice(1));
 const [from, to, scrape] = ["from", "to", "scrape"].map((name) => Number(told.get(name)));
 
-// Grafana's own measures: 24 columns, units of height and gaps between panels.
+// Dimensions in pixels, except for the number of columns. The columns, row height and gaps are those of Grafana's grid.
 const WIDTH = 1400, COLUMNS = 24, UNIT = 30, GAP = 8;
 const COLUMN = (WIDTH - (COLUMNS - 1) * GAP) / COLUMNS;
 const extent = (count, unit) => count * unit + (count - 1) * GAP;
 
-// As Grafana does: a point for a few pixels, and rates over four scrapes at least.
+// As in Grafana, there is one data point for every few pixels, and rates cover at least four scrapes.
 const step = Math.max(scrape, Math.ceil((to - from) / 200));
 const variables = {
   $__rate_interval: `${Math.max(step + scrape, 4 * scrape)}s`,
@@ -58,7 +60,7 @@ async function samples({ expr, legendFormat }) {
   }));
 }
 
-// A series with nothing where Prometheus has nothing, as the panel wants it.
+// Converts a series to the data frame that a panel expects. Points without a sample in Prometheus are null.
 function frame({ name, values }, index, { defaults }) {
   const times = Array.from({ length: Math.floor((to - from) / step) + 1 }, (_, n) => from + n * step);
   const config = { color: { mode: "palette-classic" }, ...defaults, displayName: name };
@@ -75,7 +77,7 @@ function frame({ name, values }, index, { defaults }) {
   const time = { name: "Time", type: FieldType.time, config: {}, values: times.map((time) => time * 1000) };
   time.display = getDisplayProcessor({ field: time, theme, timeZone: "utc" });
   const frame = createDataFrame({ fields: [time, field] });
-  // By which a series has its colour.
+  // The panel chooses the colour of a series by its index.
   frame.fields[1].state = { displayName: name, seriesIndex: index };
   return frame;
 }

@@ -174,7 +174,7 @@ fn class_info() -> ClassPortInfo {
     }
 }
 
-/// Resets the counters selected by the mask to 0, which is the only value that they can be set to.
+/// Resets the counters whose bits are set in `select` to 0, which is the only value that they can be set to.
 fn reset<const N: usize>(select: u16, counters: [(u8, &mut u64, u64); N]) {
     for (bit, base, now) in counters {
         if select >> bit & 1 != 0 {

@@ -110,12 +110,12 @@ impl Mkeys {
     }
 }
 
-/// Checks whether a QP may invalidate a key.
+/// Checks whether a QP may change a key.
 ///
 /// # Errors
 /// Fails if the key belongs to another QP or is an unbound window, which does not belong to any QP. Section 20, M-34: a
-/// valid key that any QP can use is accepted, since libmlx5 requests this check even when it invalidates indirect keys,
-/// which any QP can use.
+/// valid key that any QP can use is accepted, since libmlx5 requests this check even when it invalidates an indirect
+/// key, which any QP can use.
 fn check_qp(context: &MkeyContext, initiator: Initiator) -> Result<(), AccessError> {
     let is_shared = context.qpn == ANY_QP && !context.free;
     if is_shared || context.qpn == initiator.qpn { Ok(()) } else { Err(AccessError::Qp) }

@@ -134,8 +134,8 @@ impl Function {
         Ok(())
     }
 
-    /// Locks the client, even if the lock is poisoned. If a thread panicked during a call, the stream may be out of
-    /// sync, and the next call then fails.
+    /// Locks the client, even if the lock is poisoned. If a thread panicked during a call, requests and replies may be
+    /// out of sync, and the next call then fails.
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }

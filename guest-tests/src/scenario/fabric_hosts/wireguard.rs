@@ -21,7 +21,7 @@ const MTU: u16 = 1420;
 const PORT: &str = "51820";
 /// UDP port of the HCAs, as in the book. It differs from RoCEv2's port, which soft-RoCE on a host uses.
 const HCA_PORT: u16 = 47911;
-/// How long the program may take to create its interface.
+/// How long a user-space program may take to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
 /// Tunnels between the hosts, removed on drop.

@@ -50,7 +50,8 @@ impl<'a> NameServer<'a> {
         (site::ipv4(NUMBER), 53).into()
     }
 
-    /// Makes [`ALL`] resolve to the IPv4 addresses of the hosts in `numbers` (see [`site::ipv4`]).
+    /// Makes [`ALL`] resolve to the IPv4 addresses of the hosts in `numbers` (see [`site::ipv4`]). Removes all other
+    /// address records.
     pub(super) fn set_ipv4(&self, numbers: &[u8]) -> Result<()> {
         let line = |text: &mut String, number: &u8| writeln!(text, "{} {ALL}", site::ipv4(*number));
         self.set(numbers, line)

@@ -130,7 +130,7 @@ fn invalidated_region_can_be_registered_again() {
     pair.assert_refused(REGION | 1, TARGET, 0x102);
 }
 
-/// Section 16.2, E-32: the receiver does not have to invalidate the key itself.
+/// Section 16.2, E-32: the device invalidates the key, so the receiving software does not have to.
 #[test]
 fn send_with_invalidate_reports_key() {
     let key = REGION | 0x69;

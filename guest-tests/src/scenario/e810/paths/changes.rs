@@ -14,8 +14,8 @@ use crate::tools::{stop, wait};
 
 /// How long the kernel may take to apply a change.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may take to fail when its peer does not respond. Its own timeouts add up to 4.3 s, but the
-/// host may be busy.
+/// How long a connection may take to fail when its peer does not respond. The connection's timeouts add up to 4.3 s,
+/// but the host may be busy.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(100);
 const JUMBO: u32 = 9000;
