@@ -357,7 +357,7 @@ fn reload_of_invalid_file_changes_nothing() {
 fn reload_rejects_device_files_and_fifos() {
     let folder = folder();
     let one = device(folder.path(), 1);
-    // The sandbox would prevent the daemon from opening these files.
+    // The sandbox is disabled, because it would prevent the daemon from opening special files.
     let mut daemon = start(folder, &[one], &[("confinement", json!({ "enabled": false }))]);
     let mut client = connect(&daemon, 1);
     // With this limit, an attempt to read all of /dev/zero fails.

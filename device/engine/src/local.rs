@@ -12,8 +12,8 @@ pub struct LocalToken(pub [u64; 4]);
 /// A local operation. It executes once, after all earlier requests have started and before any later one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalOp {
-    /// Whether the operation waits until all earlier requests are done. An invalidation must wait, because earlier
-    /// requests may be retransmitted, which gathers their data again.
+    /// Whether the operation waits until all earlier requests are done. An invalidation must wait, because a
+    /// retransmission of an earlier request gathers the data again and needs the key.
     pub wait_for_older: bool,
     /// The operation, for [`Host::run_local`](crate::Host::run_local).
     pub token: LocalToken,

@@ -5,7 +5,7 @@
 //! has overwritten it. A 32-bit guest stores the word in two halves, and the device may find only one of them. A word
 //! therefore proves only that its page has been used, and the queue number in it is no more than a hint. The device
 //! first polls the doorbell record of the queue with that number. It then polls the records of all queues that share
-//! the doorbell, in a polling round. The rest of the word is ignored.
+//! the doorbell register, in a polling round. The rest of the word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -28,8 +28,8 @@ type UarSlot = (u32, UarRegister);
 
 pub type UarQueues = PollRounds<UarSlot>;
 
-/// Appends the BAR2 offset of each doorbell register with queues. BAR2 consists of `pages` 4 KiB pages, and a UAR page
-/// consists of 2^`log_uar_page` of them.
+/// Appends to `words` the BAR2 offset of each doorbell register that has queues. BAR2 consists of `pages` 4 KiB pages,
+/// and a UAR page consists of 2^`log_uar_page` of them.
 pub fn words(queues: &UarQueues, log_uar_page: u8, pages: u32, words: &mut Vec<u64>) {
     let page_len = UAR_PAGE << log_uar_page;
     let slots = queues.slots().take_while(|(page, _)| *page < pages >> log_uar_page);
@@ -83,8 +83,8 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS. Until then, ignore the record, which may still contain an earlier QP's
-        // counter.
+        // Software posts no send requests before RTS. Until then, ignore the record, which may still contain an
+        // earlier QP's counter.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);

@@ -77,8 +77,8 @@ impl Counters {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
     }
 
-    /// Updates the producer counter. Section 5.2: stale values are ignored. A doorbell may arrive after the device has
-    /// read the same or a newer counter from the doorbell record.
+    /// Updates the producer counter. Section 5.2: stale values are ignored, because a doorbell may arrive after the
+    /// device has read the same or a newer counter from the doorbell record.
     pub fn advance(&mut self, posted: u16, slots: u16) -> Advance {
         const OLDER: u16 = 1 << 15;
         match posted.wrapping_sub(self.posted) {

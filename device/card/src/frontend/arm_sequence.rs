@@ -1,6 +1,6 @@
 //! Sequence numbers of CQ arm requests, for strict mode.
 //!
-//! The sequence number of an arm request is the number of events that software has received from the CQ. This number
+//! The two-bit sequence number of an arm request counts the events that software has received from the CQ. This count
 //! may lag behind the number of events that the device has written. If the driver owns both the CQ and the EQ, the EQ's
 //! consumer index shows which events the driver has received. A user program receives events through the driver, and
 //! only the program's arm requests show which events it has received.

@@ -6,8 +6,8 @@
 //! |---|---|---|---|---|
 //! | allocated for a region | valid | rejected | rejected | rejected |
 //! | region, fast-registered | rejected | rejected | rejected | allocated, unless windows are bound to it |
-//! | allocated for a window, type 1 | rejected | valid | rejected | rejected |
-//! | allocated for a window, type 2 | rejected | rejected | valid | rejected |
+//! | allocated for a window, type 1 | rejected | valid, or allocated if the length is 0 | rejected | rejected |
+//! | allocated for a window, type 2 | rejected | rejected | valid, or allocated if the length is 0 | rejected |
 //! | window, type 1 | rejected | valid, or allocated if the length is 0 | rejected | rejected |
 //! | window, type 2 | rejected | rejected | rejected, or allocated if the length is 0 | allocated (only its own QP may invalidate it) |
 //! | region, registered by a command | rejected | rejected | rejected | rejected |

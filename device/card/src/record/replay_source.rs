@@ -54,7 +54,8 @@ pub struct Difference {
 pub enum Finish {
     /// The recording has an end entry, which gives the reason.
     Ended(Ending),
-    /// The recording has no end entry, because the writer was killed or the file is truncated.
+    /// The recording has no end entry, because it is still being written, the writer was killed, or the file is
+    /// truncated.
     Stopped {
         /// Whether the last chunk is incomplete.
         cut_off: bool,
@@ -147,7 +148,8 @@ impl ReplaySource {
         Some(input)
     }
 
-    /// Replays a read of guest memory. Passes the bytes to `give` or returns false if the access was denied.
+    /// Replays a read of guest memory. Passes the bytes to `give`. Returns false if the read was denied or does not
+    /// match the recording.
     pub(super) fn read(&mut self, iova: u64, len: usize, give: impl FnOnce(&[u8])) -> bool {
         let found = || format!("read {len} bytes of guest memory at {iova:#x}");
         self.counts.reads += 1;
@@ -161,7 +163,7 @@ impl ReplaySource {
         .unwrap_or(false)
     }
 
-    /// Replays a write to guest memory. Returns whether the write was permitted.
+    /// Replays a write to guest memory. Returns false if the write was denied or does not match the recording.
     pub(super) fn write(&mut self, iova: u64, data: Content<'_>) -> bool {
         let found = || format!("write guest memory at {iova:#x}: {data}");
         self.counts.writes += 1;

@@ -76,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// Writes a one-byte SEND at `offset`, linked to another WQE.
+    /// Writes a one-byte SEND at `offset`. If `link` is given, the SEND is linked to another WQE.
     fn send_at(&self, offset: usize, link: Option<Link>) {
         let wqe = SendWqe {
             next: NextUnit { link, ..NextUnit::default() },
@@ -353,7 +353,8 @@ fn sq_addr_auto_detects_doorbell_unit() {
     }
 }
 
-/// Creates a queue that the kernel driver has filled: each WQE has its own doorbell and links to the next WQE.
+/// Creates a queue that the kernel driver has filled. Slots 0 to 3 and slots 4 to 7 each contain a chain of linked
+/// WQEs, although the driver also rings a doorbell for each WQE.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);

@@ -105,7 +105,7 @@ fn object_beyond_device_capacity_is_rejected() {
     refused(&mut machine, Op::Sw2HwCq, 0x21, &cqc(0x21, 1, 5).emit(), "limit of CQs reached at index 0x21");
 }
 
-/// The device does not need memory for a protection domain and compares all 32 bits of its number.
+/// The device stores nothing per protection domain. It only compares domain numbers, using all 32 bits.
 #[test]
 fn pd_number_beyond_reported_count_is_accepted() {
     let mut machine = initialised(options(r#"{"max_pds": 4}"#));

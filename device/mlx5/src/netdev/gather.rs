@@ -15,7 +15,7 @@ use crate::mkey::Mkeys;
 pub struct Gather {
     initiator: Initiator,
     pieces: SmallVec<[Piece; 4]>,
-    /// Number of segments that have been read completely, and number of bytes read from the next one.
+    /// Number of pieces that have been read completely, and number of bytes read from the next one.
     position: (usize, usize),
 }
 

@@ -99,7 +99,8 @@ pub(in super::super) fn arm_doorbell(
     found
 }
 
-/// Checks an arm request found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+/// Checks an arm request found in a doorbell record. In a mapped UAR page, another doorbell may have overwritten the
+/// one for this request, so only the record is checked.
 pub(in super::super) fn arm_record(resources: &mut Resources, arm: &ArmCq, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let Resources { cqs, eqs, .. } = resources;
@@ -176,7 +177,8 @@ pub(in super::super) fn send_doorbell(
     found
 }
 
-/// Checks a send counter found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+/// Checks a send counter found in a doorbell record. In a mapped UAR page, another doorbell may have overwritten the
+/// one for this counter, so only the record is checked.
 pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Findings {
     let mut found = Findings::default();
     let posted = Posted { queue: qp.send_queue(), buffer: &qp.buffer, sent: record.sent };

@@ -76,7 +76,7 @@ pub(super) enum Kind {
     Answer,
 }
 
-/// Why a message is invalid.
+/// Why no valid message was received.
 #[derive(Debug, Error)]
 pub(super) enum HelloError {
     #[error("the peer closed the connection")]

@@ -17,8 +17,8 @@ use protocol::ids::Qpn;
 
 use super::*;
 
-/// The kernel's UAR page. The kernel updates a CQ's record only when it rearms the CQ. The records of CQs on this page
-/// are therefore not checked.
+/// The kernel's UAR page. The kernel updates a CQ's doorbell record only when it rearms the CQ. The doorbell records of
+/// CQs on this page are therefore not checked.
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
 const COMMAND_EQ: u32 = 1;
 /// Bus address of the first page for regions. The traces do not use pages between this address and 35000000h.
@@ -225,7 +225,7 @@ impl Queues {
             self.receive(driver, entry.number, entry.index, &entry.bytes);
         }
         for entry in of(Kind::Cqe) {
-            // Flushed receives are not in the recording, as the device does not read them.
+            // Flushed receives are not in the recording, as the device does not read them. Post empty entries for them.
             if let (Cqe::Failed(failure), _) = comparable(&entry.bytes)
                 && !failure.send
             {
@@ -292,8 +292,8 @@ impl Queues {
         Some(region.bus + (va - region.first))
     }
 
-    /// Updates the regions after a UMR. The translation list that a UMR points to is not in the recording. This method
-    /// builds one from unused pages.
+    /// Updates the regions after a UMR. The translation list that a UMR points to is not in the recording, so this
+    /// method builds one from unused pages.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {

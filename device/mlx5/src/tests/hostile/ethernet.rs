@@ -132,7 +132,8 @@ fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
     driver
 }
 
-/// Replaces a few words at random. Most of the new values are small and often refer to other objects.
+/// Replaces a few words at random. Most of the new values are small numbers, single bits or the numbers of
+/// other objects.
 fn mutate(random: &mut Random, input: &mut [u8]) {
     for _ in 0..random.below(4) {
         let at = 8 + random.below(input.len() - 8) / 4 * 4;

@@ -16,7 +16,7 @@ fn violations(net: &Net) -> Vec<(&'static str, u64)> {
     net.driver.monitor.violations().collect()
 }
 
-/// Returns whether a test case violates the rule.
+/// Returns whether any test case violates `rule`.
 pub(in super::super) fn has_case(rule: &Rule) -> bool {
     CASES.iter().any(|(broken, _)| broken.name == rule.name)
 }

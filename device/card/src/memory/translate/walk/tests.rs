@@ -16,9 +16,9 @@ mod strided;
 
 const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-/// Key used by the requests.
+/// Key that the tested accesses use.
 const OUTER: u32 = 1;
-/// Keys that the lists refer to.
+/// Keys that the translation lists of indirect regions refer to.
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
 
@@ -165,7 +165,7 @@ fn contiguous_ranges_form_one_segment() {
 fn list_skips_empty_ranges_but_not_holes() {
     let [low, high] = low_and_high();
     let list = [
-        range(9, 0, 0), // Never accessed, so the key need not exist.
+        range(9, 0, 0), // An empty range is never accessed, so its key need not exist.
         range(LOW, 0x1_0000, 0x10),
         hole(0),
         hole(0x10),
