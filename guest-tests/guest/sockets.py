@@ -92,7 +92,7 @@ def ask_kernel(family, command, kind, text):
 
 
 def name_smc_domain():
-    """Sets the host's enterprise ID. Peers with the same ID may use version 2 of SMC-R, which supports RoCEv2."""
+    """Sets this guest's enterprise ID. Peers with the same ID can use version 2 of SMC-R, which supports RoCEv2."""
     found = ask_kernel(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME, b"SMC_GEN_NETLINK\0")
     family = struct.unpack("=H", found[CTRL_ATTR_FAMILY_ID])[0]
     ask_kernel(family, SMC_NETLINK_ADD_UEID, SMC_NLA_EID_TABLE_ENTRY, b"HCAD".ljust(32) + b"\0")

@@ -1,5 +1,6 @@
 //! CPU affinity. The `hcad` processes of a connection are bound to different CPUs, as if they were on two machines.
-//! Otherwise, the scheduler would sometimes run both on one CPU, and that would dominate the result.
+//! Otherwise, the scheduler would sometimes run both processes on one CPU, and their competition for that CPU would
+//! dominate the result.
 
 use std::io;
 

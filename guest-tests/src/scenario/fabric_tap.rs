@@ -141,8 +141,8 @@ async fn talk(a: &mut Host, b: &mut Host, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each HCA replies to all pings from a namespace. The namespace's kernel must first resolve the HCA's MAC
-/// address.
+/// Checks that each HCA replies to all pings from a namespace. Before the first ping, the namespace's kernel resolves
+/// the HCA's MAC address, so this check also covers address resolution.
 async fn pinged(from: &Namespace, hosts: &[Host]) -> Result<()> {
     for host in hosts {
         let before = host.daemon.counter("/port/echo").await?;

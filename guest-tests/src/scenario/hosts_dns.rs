@@ -105,7 +105,7 @@ async fn change(
     let numbers = [0, 1].map(site::number);
     let mut spec = HcaSpec::mesh_of(HOSTS)?.pop().context("three hosts")?;
     let before = frames_from(&controls[0], site::ipv4(numbers[1])).await?;
-    // Waits until the first two hosts have no peers but each other and, if given, the third host.
+    // Waits until the peers of each of the first two hosts are exactly the other one and, if given, the third host.
     let await_third = async |third: Option<u8>| {
         for (control, other) in controls.iter().zip(numbers.iter().rev()) {
             let peers = third.iter().chain([other]).map(|number| site::ipv4(*number).into());

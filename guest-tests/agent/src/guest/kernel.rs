@@ -38,7 +38,7 @@ pub(crate) fn uptime() -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Returns the kernel messages with at least this severity, or all messages if `level` is `None`.
+/// Returns the kernel messages that are at least as severe as `level`, or all messages if `level` is `None`.
 pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     let mut log = File::options()
         .read(true)

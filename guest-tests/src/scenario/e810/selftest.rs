@@ -74,7 +74,7 @@ async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, Stri
     Ok(results.into_iter().filter(|(_, result)| result != "0").collect())
 }
 
-/// Checks that loopback returns frames to the interface that sent them, without reaching the other interface.
+/// Checks that loopback returns frames to the interface that sent them, and that the other interface receives none.
 async fn loopback(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     set_loopback(probe, "on").await?;

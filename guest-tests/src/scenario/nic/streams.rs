@@ -16,7 +16,8 @@ const LIMIT: Duration = Duration::from_secs(90);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Tcp,
-    /// UDP at a rate far below an emulated guest's capacity. Datagrams are lost only on the link.
+    /// UDP at a rate far below an emulated guest's capacity. Unless the host is overloaded, datagrams are lost only on
+    /// the link.
     Udp,
 }
 
