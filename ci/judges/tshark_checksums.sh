@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Uses Wireshark's dissector to check the frames that a NIC sent. No IP, ICMP, TCP or UDP checksum may be wrong, and
-# each of these protocols must occur. Received frames are not checked. Their sender may be a kernel that computes
-# checksums itself. If it retransmits a segment while the first copy is still queued, it changes the header in the
-# buffer that both copies share, so that the checksum of the first copy is wrong.
+# each of these protocols must occur. Received frames are not checked, because their sender may be a kernel that
+# computes checksums itself. If such a kernel retransmits a segment while the first copy is still queued, it changes the
+# header in the buffer that both copies share, so that the checksum of the first copy is wrong.
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
 

@@ -161,7 +161,7 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true if it did
-    /// nothing, in which case the caller initialises the device. The device may already be running.
+    /// nothing, in which case the caller initialises the device, even if the device is already running.
     pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

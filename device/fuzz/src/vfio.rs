@@ -219,7 +219,7 @@ impl Bench {
         self.send_greeting();
     }
 
-    /// Replaces the client with a new one whose VERSION may be invalid.
+    /// Replaces the client with a new one whose VERSION message may be invalid.
     fn replace_client_with(&mut self, payload: &[u8]) {
         self.hca.disconnect();
         self.client = Client::connect();

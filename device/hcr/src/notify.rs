@@ -73,10 +73,10 @@ impl Notifier {
         Notify::Yes(self.eqn)
     }
 
-    /// Writes an entry with `write`, unless the queue is broken.
+    /// Writes an entry with `write`, unless the queue has a fault.
     ///
     /// # Errors
-    /// The entry is lost if the queue is full or broken, or if its buffer cannot be written.
+    /// The entry is lost if the queue is full or has a fault, or if its buffer cannot be written.
     pub fn push(
         &mut self,
         solicited: bool,

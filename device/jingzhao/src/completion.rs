@@ -10,8 +10,8 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
 
-/// Returns the CQE for a completion. `qpn` includes the high bits that software sets, `connected_lid` is the destination
-/// LID in the context, and `ud_grh` is true if received datagrams are preceded by a GRH.
+/// Returns the CQE for a completion. `qpn` includes the high bits that software sets, `connected_lid` is the
+/// destination LID in the QP context, and `ud_grh` is true if received datagrams are preceded by a GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,

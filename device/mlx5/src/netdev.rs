@@ -36,7 +36,7 @@ use self::tir::Tir;
 use super::limits::{first, netdev as limits};
 use super::numbered::Numbered;
 
-/// SQs and RQs share one number space, so that doorbells and events identify them unambiguously.
+/// An SQ or RQ. Both kinds share one number space, so that doorbells and events identify a queue unambiguously.
 #[derive(Debug)]
 pub enum Queue {
     Send(Box<Sq>),
@@ -137,7 +137,7 @@ impl Netdev {
         Some(self.tiss.get(tisn.get())?.domain)
     }
 
-    /// Removes a queue. Afterwards, the device no longer accesses its memory.
+    /// Removes a queue. Afterwards, the device no longer accesses the queue's memory.
     pub fn remove_queue(&mut self, number: u32) -> Option<Queue> {
         self.ready.retain(|waiting| *waiting != number);
         self.flushed.remove(number);

@@ -68,8 +68,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to all requests posted so far. Read the record again before concluding that too few are
-        // left.
+        // Requests may have been posted since the record was last read. Read it again before concluding that the limit
+        // is reached or that the queue is empty.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }

@@ -1,8 +1,9 @@
 //! A hostile ConnectX driver. Each of its requests reads as many key list entries as the limit on a single access
 //! permits.
 //!
-//! The entries of the outer list alternate between the last and the first byte of the inner list. Each access to the
-//! last byte searches the whole inner list.
+//! The requests use a key whose entries (the outer list) refer to a second key, which has its own entries (the inner
+//! list). The entries of the outer list alternate between the last and the first byte of the inner list. Each access to
+//! the last byte searches the whole inner list.
 
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

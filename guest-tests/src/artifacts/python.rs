@@ -27,8 +27,8 @@ pub(super) fn compile_system(tools: &Path, root: &Path) -> Result<()> {
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let mut command = command(system)?;
     command.args(["-S", "-m", "compileall", "-q"]);
-    // Modules never change, but their modification times in the image may differ, so disable Python's check for
-    // outdated bytecode.
+    // Modules never change, but their modification times in the image may differ from those at compile time, so disable
+    // Python's check for outdated bytecode.
     command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
     run(&mut command).context("cannot compile Python modules").map(drop)
 }

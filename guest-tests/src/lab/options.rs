@@ -57,7 +57,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the options that select programs, kernel and root file system, as on the command line.
+    /// Returns the given options that select programs, architecture, kernel, root file system and accelerator, in the
+    /// form of command-line arguments.
     pub(super) fn given(&self) -> Vec<String> {
         let arch = self.arch.map(|arch| arch.name().into());
         let kernel = self.kernel.as_ref().map(|kernel| kernel.to_string().into());

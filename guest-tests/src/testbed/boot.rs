@@ -345,7 +345,7 @@ impl GuestBoot<'_> {
         }
     }
 
-    /// Sets up the Ethernet network that connects the guests.
+    /// Sets up the guest's interface on the Ethernet network that connects the guests.
     async fn add_addresses(&self, place: Place, ports: &Ports) -> Result<()> {
         let (ip, find) = (place.ip(), find_interface(place.mac()));
         if self.wanted.node.is_some() {

@@ -38,7 +38,7 @@ pub trait Row: Serialize + Debug + Send + 'static {
     /// Returns the text of each column.
     fn cells(&self) -> Vec<String>;
 
-    /// Adds the monitor's counters for the object.
+    /// Adds the monitor's counters for the object that the row describes.
     fn add_observed(&mut self, monitor: &Monitor) {
         let _ = monitor;
     }
@@ -103,8 +103,8 @@ impl TableContext<'_> {
 pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
-    /// Index where the next page starts; `None` if this is the last page. Pages are copied at different times, so a
-    /// list can miss rows created in the meantime, or contain rows that have since been removed.
+    /// Index where the next page starts; `None` if this is the last page. Pages are copied at different times, so
+    /// together they can miss rows created in the meantime, or contain rows that have since been removed.
     pub next: Option<u64>,
 }
 

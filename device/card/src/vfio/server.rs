@@ -6,7 +6,7 @@
 //! - `session` executes each message on a [`Device`] and builds the reply. It does no I/O.
 //!
 //! The client is untrusted. If the content of a well-formed message is invalid, the reply carries an errno. A framing
-//! error ends only the connection ([`ConnectionError`]).
+//! error ends this client's connection ([`ConnectionError`]), but does not affect other devices.
 //!
 //! # Spec
 //! QEMU documentation, "vfio-user Protocol Specification", version 0.1; structures of `linux/vfio.h`.
@@ -62,8 +62,8 @@ pub trait Device {
 
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
 
-    /// Returns the client's memory. A range is never accessed after it has been unmapped, since DMA happens only inside
-    /// calls to the device, on the thread that also unmaps.
+    /// Returns the client's memory. A range is never accessed after it has been unmapped, because DMA happens only
+    /// inside calls to the device, on the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
     fn interrupts(&mut self) -> &mut Interrupts;

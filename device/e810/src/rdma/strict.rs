@@ -1,4 +1,4 @@
-//! Strict mode for the RDMA half: detects driver violations that the device tolerates.
+//! Strict mode for the RDMA half of the device: detects driver violations that the device tolerates.
 //!
 //! User doorbells are not checked. Processes share the doorbell page, so an invalid value is not necessarily the
 //! driver's fault.

@@ -1,8 +1,8 @@
-//! The request controller, which determines the order of the channels' write-backs.
+//! The request controller, which determines the order in which the engine's units write back key data of QPs.
 //!
 //! In the CtxMgt document, the command unit has priority, followed by the engine's units in round-robin order. Here, a
 //! command completes within the MMIO write that starts it, and a unit's read is served immediately. Neither is queued,
-//! and commands always have priority. Only the units' writes are queued: they reach guest memory at the end of a pass
+//! so commands always have priority. Only the units' writes are queued: they reach guest memory at the end of a pass
 //! of the device's event loop, in the order that this controller chooses.
 //!
 //! # Spec

@@ -107,7 +107,7 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Re
     Ok(nothing())
 }
 
-/// Destroys an SQ. Afterwards, the device no longer accesses its memory.
+/// Destroys an SQ. Afterwards, the device no longer accesses the SQ's memory.
 pub(super) fn destroy(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
     let resources = call.resources;
     let sq = resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;

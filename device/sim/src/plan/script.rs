@@ -11,7 +11,7 @@ use engine::{Instant, Service, State};
 /// earlier packets. On a real network, the connection manager's TimeWait state ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
-/// What happens to a pair during its first life, apart from network faults. Times are in nanoseconds.
+/// What happens to a pair during its first connection, apart from network faults. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
     /// Nothing but network faults.
@@ -118,7 +118,8 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Schedules bursts of posts within `span` in one life of the pair. Bursts due at `end` or later are omitted.
+/// Schedules bursts of posts within `span` for the pair's connection number `life`. Bursts due at `end` or later are
+/// omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

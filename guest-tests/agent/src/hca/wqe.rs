@@ -81,7 +81,7 @@ impl SendWqe {
         self.bytes[0x0c..0x10].copy_from_slice(&imm);
     }
 
-    /// Returns the link to this WQE, which forms the first bytes of the preceding one. `position` is this WQE's
+    /// Returns the link to this WQE. The link forms the first bytes of the preceding WQE. `position` is this WQE's
     /// distance from the start of the queue, in units.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
@@ -128,8 +128,8 @@ pub(crate) fn unterminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>>
     receive_list(sges, slot, None)
 }
 
-/// Returns a receive WQE in the kernel driver's format, without its first 10h bytes. [`kernel_slot`] returns those
-/// bytes.
+/// Returns a receive WQE in the kernel driver's format, without its first 10h bytes. Those bytes are the
+/// link that [`kernel_slot`] has written to the slot.
 pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, Some(kernel_terminator()))
 }

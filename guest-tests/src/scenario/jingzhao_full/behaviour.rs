@@ -61,8 +61,8 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Checks that RESIZE_CQ switches to the new buffer and size. The slot of each later entry is the free-running count
-/// modulo the new size (section 3.11).
+/// Checks that RESIZE_CQ switches to the new buffer and size. The slot of each later entry is the free-running count of
+/// entries, modulo the new size (section 3.11).
 pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     const CQN: u32 = 1001;
     let old = vm.call(CreateMr::default()).await?;

@@ -30,8 +30,8 @@ const MAGIC: [u8; 8] = *b"hcad pad";
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawMessage {
-    /// Set to the sender's MAC. No switch forwards the message, because a switch never sends a frame back to its source
-    /// port.
+    /// Set to the sender's MAC, so that no switch forwards the message: a switch never sends a frame back to the port
+    /// that it came from.
     dst: [u8; 6],
     src: [u8; 6],
     ether_type: U16,
@@ -81,7 +81,7 @@ impl Message {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::fabric) struct Agreement {
     expires: Option<Instant>,
-    /// Number and time of the last request.
+    /// Random number and time of the last request.
     requested: Option<(u64, Instant)>,
     /// Number of requests since the last acceptance.
     unanswered: u32,

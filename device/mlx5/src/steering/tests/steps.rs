@@ -1,4 +1,4 @@
-//! Counts the steps of flow table evaluation so that tests can check its bounds without a clock.
+//! Counts the steps of flow table evaluation, so that tests can limit the number of steps instead of measuring time.
 
 use std::cell::Cell;
 

@@ -33,7 +33,7 @@ const CLIENT: &str = "{a}";
 /// Placeholder for a group's address.
 const GROUP: &str = "{group}";
 
-/// The options `-V` and `-T v` make a program check the data that it receives.
+// In the following command lines, `-V` and `-T v` make a program check the data that it receives.
 const RPING: Program = connected("rping -s -a {b} -C 20 -V", "rping -c -a {b} -C 20 -V");
 const UCMATOSE: Program = printing(
     "ucmatose -b {b} -C 20 -S 3000",

@@ -62,7 +62,7 @@ impl TableParameters {
 mod tests {
     use super::*;
 
-    /// Uses command 0B03 from the recording `run73-all.aq.gz`.
+    /// The bytes are the parameters of command 0B03 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_lookup_table_parameters() {
         let parameters = TableParameters::parse(&[0x01, 0x80, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -170,7 +170,8 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// Words recorded in `irdma-probe.cqp.gz` (operation 3) and in `run73-lvl2-paged-sd.cqp.gz` (operation 7).
+    /// The words are from the recordings `irdma-probe.cqp.gz` (operation 3) and `run73-lvl2-paged-sd.cqp.gz`
+    /// (operation 7).
     #[test]
     fn parses_recorded_segment_updates() {
         let wqe = |first: u64, second: u64| {

@@ -86,7 +86,7 @@ impl<'a> FrameWqe<'a> {
             false => None,
         };
         let first = EthernetSegment::LEN - FIRST;
-        // With `insert_vlan`, the field contains the tag instead of header bytes.
+        // With `insert_vlan`, `vlan_tag` contains the tag instead of header bytes.
         let inline_len = if segment.insert_vlan { 0 } else { usize::from(segment.inline_len) };
         let header = wqe.get(first..first + inline_len).ok_or(WqeError::Truncated("inline header"))?;
         let more_header = inline_len.saturating_sub(FIRST).next_multiple_of(UNIT);
@@ -161,7 +161,7 @@ mod tests {
         bytes
     }
 
-    /// The LSO example from section 22, whose 66 header bytes end in the middle of a unit.
+    /// The 66 header bytes of this WQE end in the middle of a unit.
     #[test]
     fn lso_header_continues_after_ethernet_segment() {
         let header = (0..66).collect::<Vec<u8>>().leak();
