@@ -418,8 +418,8 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of descriptors that the daemon has open. Call this only while a client is connected. By then, the
-/// daemon has closed the previous client's descriptors.
+/// Returns the number of descriptors that the daemon has open. Call this only while a client is connected, because the
+/// daemon has then closed the previous client's descriptors.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }

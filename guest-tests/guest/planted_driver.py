@@ -361,7 +361,8 @@ class Driver:
         self.start()
         for n in range(CQES):
             self.send(give_back=n != 0)
-        # The owner byte still marks this entry as written. Clear the QPN instead, and wait until the device writes it.
+        # The owner byte still marks this entry as written, so it cannot show that the device writes the entry again.
+        # Clear the entry's QPN, and wait until the device writes it.
         self.memory.write(self.cq, bytes(4))
         self.fill()
         self.link()
@@ -378,7 +379,7 @@ class Driver:
         self.start(x28=14 << 27)
 
     def freed_buffer(self):
-        """Destroys the region of the CQ's buffer before the CQ."""
+        """Destroys the region of the CQ's buffer while the CQ still exists."""
         self.start()
         self.command(0x00F, modifier=CQ_MR, op_modifier=1)
 

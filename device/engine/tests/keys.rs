@@ -186,6 +186,7 @@ fn rejects_window_bound_to_another_qp() {
 }
 
 /// IBTA volume 1, section 10.8.3.3: requests that follow a fast registration start only after it, even without a fence.
+/// The SEND that uses the new key therefore needs none.
 #[test]
 fn retransmission_does_not_repeat_fast_registration() {
     let mut pair = pair();

@@ -252,7 +252,7 @@ impl Node {
         self.driver.poke(QP_RECORDS + number as u64 * 64 + 2, &qp.posted_receives.to_be_bytes());
     }
 
-    /// Returns the CQ entries of `count` completions to the device.
+    /// Gives the CQ entries of `count` completions back to the device.
     fn consume(&mut self, count: u32) {
         self.completed += count;
         self.driver.poke(CQ_RECORD, &(self.completed & 0xff_ffff).to_be_bytes());

@@ -254,7 +254,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Disarms the queue while its event is being written.
+    /// Disarms the queue. Called immediately before its event is written.
     pub fn disarm(&mut self) {
         self.armed = Armed::No;
     }

@@ -5,7 +5,7 @@
 //! without a matching entry goes to the miss table or is dropped.
 //!
 //! Tables forward frames only to tables at higher levels, which rules out loops. All tables are bounded
-//! ([`limits::flow`](crate::limits::flow)); [`crate::resources`] lists their memory.
+//! ([`limits::flow`](crate::limits::flow)); [`crate::resources`] lists the memory that they can use.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -164,7 +164,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Destroys a table, which may be the root. On unload, the driver destroys its last table while it is still the root.
+    /// Destroys a table, which may be the root. On unload, the driver destroys its last table while it is still the
+    /// root.
     ///
     /// # Errors
     /// Fails if the table does not exist, has groups, or is a destination or miss table.

@@ -196,7 +196,7 @@ impl Ends {
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
-                    // The thread may run as long as the watched process, but does not keep the supervisor alive.
+                    // The thread can run as long as the watched process, but does not keep the supervisor alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
                     // If the receiver has been dropped, the testbed has already stopped.
                     let _ = ended.send(());

@@ -60,7 +60,8 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Handles a frame in shared memory without copying its payload to private memory. Returns false, without any
-    /// effect, if the frame is not one of a flow of packets for QPs.
+    /// effect, if the caller must handle a private copy instead. Only packets for QPs that belong to the last received
+    /// flow can be handled in place.
     fn handle_in_place(&mut self, arrival: &Arrival<'_>) -> bool {
         let Some((head, frame)) = arrival.shared() else { return false };
         let offload = arrival.offload();
@@ -78,7 +79,7 @@ impl<F: Frontend> Hca<F> {
         true
     }
 
-    /// Handles a frame from the fabric that is in wire format, with its ICRC.
+    /// Handles a frame that arrived from the fabric in wire format, including its ICRC.
     pub fn handle_frame(&mut self, frame: &[u8]) {
         self.step(Input::Frame(frame.into()));
         self.expect_doorbells();
@@ -163,7 +164,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Collects up to `quota` frames from the engine while the batch has room. Returns the number of frames,
-    /// including those that a rule drops or holds.
+    /// including those that an impairment rule drops or holds.
     fn transmit_roce(&mut self, quota: usize) -> usize {
         let in_wire_format = self.needs_icrc || self.shows_frames() || self.port.is_looped_back();
         self.engine.set_offloads(if in_wire_format { TxOffloads::None } else { TxOffloads::Segmentation });

@@ -93,7 +93,8 @@ pub struct PingByWrite {
 pub struct CreateMlx5Qps {
     /// Number of queue pairs, at least 1. They share one completion queue for sends and one for receives.
     pub count: u32,
-    /// Maximum number of outstanding sends per queue pair. A queue pair may have twice as many receives.
+    /// Maximum number of outstanding sends per queue pair. A queue pair can have up to twice as many outstanding
+    /// receives.
     pub depth: u32,
 }
 
@@ -167,7 +168,7 @@ pub struct SendToSelfMlx5 {
     pub seed: u64,
 }
 
-/// Compares the destination of messages with the content that [`SendOverMlx5`] and [`SendToSelfMlx5`] send.
+/// Compares the memory at a message's destination with the content that [`SendOverMlx5`] and [`SendToSelfMlx5`] send.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerifyMlx5 {

@@ -41,7 +41,8 @@ pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &
     report.case("without a guest: unknown vector", hint, no_such_vector(driver)).await
 }
 
-/// Checks that a masked interrupt stays pending in the device and is shown in the device's pending bits (section 8.5).
+/// Checks that an interrupt masked by the function mask stays pending in the device and is shown in the device's
+/// pending bits (section 8.5).
 async fn function_mask(driver: &mut impl Driver) -> Result<()> {
     held_back(driver, Mask::Function, true).await
 }

@@ -1,8 +1,8 @@
 //! Receive hash profiles. A profile selects which words of a frame are hashed. Profiles come from package sections and
 //! "update package" commands (0C42).
 //!
-//! A frame's packet type selects one group, and its VSI selects another. A TCAM maps the two groups to a profile, a
-//! list of words.
+//! A frame's packet type selects one group, and its VSI selects another. A lookup table (TCAM) maps the two groups to
+//! a profile, a list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.

@@ -115,7 +115,7 @@ fn frames_with_unknown_sender_or_bad_length_are_dropped() {
     assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
 }
 
-/// A peer may use more source addresses than the switch can learn. Replies to such a peer must not be flooded to other
+/// A peer can use more source addresses than the switch can learn. Replies to such a peer must not be flooded to other
 /// peers.
 #[test]
 fn reply_to_unknown_mac_is_not_flooded() {

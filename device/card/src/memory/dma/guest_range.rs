@@ -25,7 +25,7 @@ impl GuestRange {
         if self.is_lost() { None } else { self.file.slice(self.offset, self.len) }
     }
 
-    /// Returns whether a page of the file has been lost. Bytes that were copied before may then be zeros.
+    /// Returns whether a page of the file has been lost. Bytes copied before this call may then be zeros.
     pub(crate) fn is_lost(&self) -> bool {
         self.file.is_lost()
     }

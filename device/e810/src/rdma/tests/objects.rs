@@ -239,7 +239,7 @@ fn stag_lookup_compares_all_bits() {
 fn read_can_cross_page_boundary_of_paged_region() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
-    // PBLEs 8 and 9 contain the page addresses 0xa00000 and 0xc00000. PBLE 16 refers to this list.
+    // PBLEs 8 and 9 form a list of two page addresses, 0xa00000 and 0xc00000. PBLE 16 refers to this list.
     driver
         .bus
         .poke(PBLE_SEGMENT + 8 * 8, &[0xa0_0000_u64.to_le_bytes(), 0xc0_0000_u64.to_le_bytes()].concat());
