@@ -469,7 +469,7 @@ fn recording_can_start_only_before_client_connects() {
     drop(guest);
     daemon.wait_for_line("device reset");
 
-    // Changes made before recording starts also apply to the recorded device.
+    // The recording must also contain the changes that are made before it starts.
     hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
     hcactl(&control, &["port", "down"]).unwrap();
     hcactl(&control, &["record", "on", name]).unwrap();

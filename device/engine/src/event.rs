@@ -70,7 +70,7 @@ pub struct RecvDone {
     pub solicited: bool,
     /// IPv4 TOS or IPv6 traffic class of the message's last packet.
     pub traffic_class: u8,
-    /// Whether the datagram had a GRH. If the QP has a GRH area, it holds the header.
+    /// Whether the datagram had a GRH. If the QP has a GRH area, the GRH is stored in that area.
     pub grh: bool,
     /// Index of the P_Key table entry that matched.
     pub pkey_index: u16,

@@ -22,7 +22,7 @@ pub trait PacketPayload: Copy {
         self.len() == 0
     }
 
-    /// Returns part of the payload. `range` lies inside the payload.
+    /// Returns part of the payload. `range` must lie inside the payload.
     #[must_use]
     fn slice(&self, range: Range<usize>) -> Self;
 }
@@ -106,7 +106,8 @@ fn parse_headers(bytes: &[u8]) -> Result<(PacketWith<()>, usize, &[u8]), WireErr
     Ok((PacketWith { bth, srqn, ext, payload: () }, pad, rest))
 }
 
-/// Returns the length of a payload of `padded` bytes, including `pad` bytes of padding, without its padding.
+/// Returns the unpadded length of a payload. `padded` is its length including padding, and `pad` is the length of the
+/// padding.
 fn unpadded_len(padded: usize, pad: usize) -> Result<usize, WireError> {
     let Some(len) = padded.checked_sub(pad) else {
         return Err(WireError::Short { what: "pad", need: pad, have: padded });
@@ -162,7 +163,8 @@ impl<P: PacketPayload> PacketWith<P> {
         runs.map(move |(index, packets)| (self.segment(mtu, index, count), packets))
     }
 
-    /// Returns the total length of the packets that [`Packet::segments`] returns in bytes, from the BTH to the ICRC.
+    /// Returns the total length, in bytes, of the packets that [`Packet::segments`] returns. Each packet is counted
+    /// from the BTH to the ICRC.
     pub fn segmented_wire_len(self, mtu: Mtu) -> u64 {
         self.segment_runs(mtu).map(|(packet, count)| u64::from(count) * packet.wire_len() as u64).sum()
     }
@@ -193,7 +195,7 @@ impl<P: PacketPayload> PacketWith<P> {
         let bth = Bth {
             opcode,
             psn: self.bth.psn.advance(index),
-            // The requester needs only the last packet acknowledged.
+            // The requester needs an acknowledgement only for the last packet.
             ack_req: self.bth.ack_req && is_last,
             solicited: self.bth.solicited && is_last,
             ..self.bth

@@ -220,9 +220,9 @@ impl RingFabric {
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
         } else if !self.macs.learn(now, source.mac, owner) {
-            // The MAC belongs to another member, and `learn` has just recorded this sender's claim to it. The owner's next
-            // frame must cancel the claim, but frames from a cached source do not reach `learn`. Remove the MAC from the
-            // cache.
+            // The MAC belongs to another member, and `learn` has just recorded this sender's claim to it. The owner's
+            // next frame must cancel the claim, but frames from the source cached in `last` do not reach `learn`.
+            // Therefore, if `last` contains the MAC, clear `last`.
             self.last = self.last.filter(|(last, ..)| last.mac != source.mac);
             Foreign::Mac
         } else {
@@ -349,7 +349,7 @@ impl Fabric for RingFabric {
     fn send(&mut self, batch: &mut TxBatch) -> Sent {
         let sent = self.send_all(batch);
         if sent == Sent::Blocked {
-            // Software may reuse the memory before the remaining frames are sent.
+            // Copy the payload of the remaining frames, because software may overwrite it before they are sent.
             batch.settle();
         }
         for link in self.links.iter_mut().flatten() {

@@ -40,7 +40,7 @@ pub enum Translation {
         entry_len: EntryLen,
         count: u32,
         first_entry: u64,
-        /// Offset of the first byte from the start of the list.
+        /// Offset of the first byte from the start of the first range.
         offset: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! Invalid driver operations. Devices reject most random operations, so about half of these are almost valid.
+//! Invalid driver operations. Devices reject most random operations, so about half of the operations in this module are
+//! almost valid.
 
 use drivers::Bus as _;
 use drivers::e810::{

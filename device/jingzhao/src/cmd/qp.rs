@@ -45,7 +45,7 @@ pub(super) fn modify(
             let mut qp = QueuePair::new(number, next, &setup.options);
             let written = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
             // Only RST2INIT requires the context's ICM page to be mapped. For a transition from RESET to ERR, software
-            // provides no context, so a failed write is ignored.
+            // provides no context and need not have mapped the page, so a failed write is ignored.
             if transition == Transition::Rst2Init {
                 written?;
             }

@@ -35,7 +35,7 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let access = view.resources.regions.access(view.dma);
     let buffer =
         completion_queue::buffer(cq.buffer().pd, resize.lkey, cq.start(), resize.log_entries, &access);
-    // The owner bits are not checked. The new buffer may already hold unread entries, which software owns.
+    // The owner bits are not checked, because the new buffer may already hold unread entries, which software owns.
     check_ring_access(&access, &buffer, &format!("CQ {number}"), &CQ_BUFFER, found);
 }
 

@@ -307,7 +307,7 @@ impl PingPong {
             match done(&entry) {
                 (_, 0, SEND, 1) => self.pending_send = false,
                 (Self::LEN, at, opcode, 0) if opcode & 0x1f == 0x02 => {
-                    // The example requests 500 receives, but the library's ring has 512 slots.
+                    // The pingpong program requests 500 receives, but the library's ring has 512 slots.
                     assert_eq!(at, self.received % 512 * 128);
                     self.received += 1;
                     self.posted -= 1;

@@ -1,5 +1,5 @@
-//! Memory keys with strided layouts and invalidation of indirect keys, both as used by libmlx5 (mlx5 interface,
-//! sections 13.2 and 13.3).
+//! Strided layouts of memory keys, and invalidation of indirect keys, both as used by libmlx5 (mlx5 interface, sections
+//! 13.2 and 13.3).
 
 use card::frontend::testing::{exchange, pattern};
 use card::telemetry::testing::Written;

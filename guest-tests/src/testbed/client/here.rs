@@ -77,7 +77,7 @@ fn variable(text: &str) -> Result<Variable, String> {
 }
 
 impl Place {
-    /// Adds the options to the guests' options.
+    /// Adds these options to the options of the guests.
     ///
     /// # Errors
     /// Fails if the current directory is unknown or is not available in guests.

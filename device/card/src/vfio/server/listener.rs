@@ -271,7 +271,7 @@ fn listen(path: &Path, access: Access) -> Result<UnixListener, ListenError> {
 }
 
 /// Binds the socket with file mode `mode` by setting the umask, since a sandboxed process cannot change modes. The
-/// umask applies to all threads, but it can only remove permissions. Private files that other threads create in the
+/// umask applies to all threads, but it can only remove permissions, so private files that other threads create in the
 /// meantime stay private.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::io::Result<()> {
     static UMASK: Mutex<()> = Mutex::new(());
@@ -332,8 +332,8 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
     Ok(probe)
 }
 
-/// The probe socket. It is created before the process enters the sandbox, which may not permit any other socket to
-/// connect.
+/// The probe socket. It is created before the process enters the sandbox, because some configurations of the sandbox
+/// permit no other socket to connect.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
 /// Creates the probe socket, which is used to check whether a socket is in use. This function must be called before the

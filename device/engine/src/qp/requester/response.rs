@@ -1,8 +1,8 @@
 //! Handles acknowledgements, READ responses and atomic results.
 //!
-//! A response is accepted only for a PSN that has been sent but not acknowledged. All others are ghosts and are
-//! dropped. A response acknowledges all SENDs and WRITEs before its PSN. If an earlier READ or atomic still lacks its
-//! data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
+//! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are ghosts and
+//! are dropped. A response acknowledges all SENDs and WRITEs before its PSN. If an earlier READ or atomic still lacks
+//! its data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
 //! only if the oldest unacknowledged PSN has advanced since the last retry. Otherwise, the ACK timeout recovers the
 //! loss.
 //!
