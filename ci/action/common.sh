@@ -1,4 +1,4 @@
-# Sourced by the scripts of the action in .github/actions/rdma. They need nothing from the repository except this folder.
+# Sourced by the scripts of the action in .github/actions/rdma. Of the repository, the scripts need only ci/action.
 set -euo pipefail
 
 die() {

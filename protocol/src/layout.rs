@@ -69,7 +69,8 @@ pub trait BitOrder {
 #[derive(Clone, Copy, Debug)]
 pub struct LittleEndian;
 
-/// Numbering of big-endian objects: bit 0 is the highest bit of byte 0.
+/// Numbering of big-endian objects: bit 0 is the highest bit of byte 0. The macro `layout` converts the bit
+/// numbers in a table, which count from the lowest bit of a 32-bit word.
 #[derive(Clone, Copy, Debug)]
 pub struct BigEndian;
 
@@ -246,7 +247,7 @@ impl BitOrder for BigEndian {
         let mut word = [0; 16];
         let there = bytes.len().min(MAX_FIELD_BYTES);
         word[..there].copy_from_slice(&bytes[..there]);
-        // The subtraction does not overflow, as the field starts in the first byte and is at most 64 bits wide.
+        // The subtraction does not overflow, because the field starts in the first byte and is at most 64 bits wide.
         let value = u128::from_be_bytes(word) >> (128 - first % 8 - width);
         #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
         let low = value as u64;

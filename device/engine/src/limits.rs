@@ -6,7 +6,7 @@
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | QP | 1 KiB | 2^17 | 128 MiB |
-//! | table leaf | 2 KiB | 2^16 (2^24 numbers) | 128 MiB |
+//! | table leaf | 2 KiB | 2^16 (2^24 QP numbers) | 128 MiB |
 //! | request, with 60 data segments | 0.2 + 1 KiB | 2^17 x [`KEPT_REQUESTS`] + [`POOLED_REQUESTS`] | 700 MiB |
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
 //! | executed READ or atomic, kept for replay | 32 B | 2^17 x 16 | 64 MiB |
@@ -28,9 +28,9 @@ pub(crate) const KEPT_REQUESTS: usize = 4;
 /// QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Number of packets that one QP sends per turn; the last frame may exceed it. A turn is long enough to fill one of the
-/// kernel's 64 KiB segmentation offload (GSO) buffers with frames of equal length, but short enough that other QPs wait
-/// only briefly.
+/// Number of packets after which a QP's turn ends. The last frame can exceed it, because a frame can carry several
+/// packets. A turn is long enough to fill one of the kernel's 64 KiB segmentation offload (GSO) buffers with frames of
+/// equal length, but short enough that other QPs wait only briefly.
 pub(crate) const PACKETS_PER_QP_TURN: u32 = 32;
 
 /// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).

@@ -58,8 +58,8 @@ impl Mkey {
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Generation of the translation lists, for the translation cache. It never changes: every change to a list also
-    /// changes the key table, which invalidates the cached translations.
+    /// Generation of the translation lists, for the translation cache. The generation never needs to change, because
+    /// every change to a list also changes the key table, which invalidates the cached translations.
     generation: Generation,
 }
 
@@ -197,7 +197,7 @@ impl Mkeys {
     }
 }
 
-/// Returns the translation list in the CREATE_MKEY input and its size in page addresses.
+/// Returns the translation list in the CREATE_MKEY input and the number of page addresses in the list.
 ///
 /// # Errors
 /// Fails if the input is shorter than `units` 16-byte units.

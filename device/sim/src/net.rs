@@ -35,7 +35,7 @@ impl Faults {
 }
 
 // A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens once in a few
-// thousand requests. The two limits below rule out such streaks, as the simulation requires all requests to succeed.
+// thousand requests. The two limits below prevent it, because the simulation requires all requests to succeed.
 
 /// Maximum number of consecutive losses in one direction.
 const LOSSES_IN_A_ROW: u32 = 3;

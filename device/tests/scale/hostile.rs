@@ -26,7 +26,8 @@ impl Random {
     }
 }
 
-/// The fuzz target `endure` also checks that a second device on the same fabric can still exchange frames.
+/// The function `endure`, which performs the operations, also checks that a second device on the same fabric can still
+/// exchange frames.
 #[test]
 fn memory_use_under_hostile_driver_is_bounded() {
     let _alone = alone();

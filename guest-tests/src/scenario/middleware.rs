@@ -31,7 +31,7 @@ const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
 /// With libfabric, Open MPI also loads UCX. UCX must not monitor the program's memory. If it did, it would replace
 /// libc's `sbrk` with its own (`ucm_orig_sbrk` in UCX's `replace.c`). Open MPI would then not detect that the heap
 /// shrinks and would not notify libfabric, which would keep using stale registrations and lose the data received into
-/// the affected pages. This affects every card whose registrations libfabric caches.
+/// the affected pages. The problem occurs with every card whose registrations libfabric caches.
 pub(super) const MPI_OVER_LIBFABRIC: &str =
     "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs -x UCX_MEM_EVENTS=n";
 

@@ -65,8 +65,8 @@ async fn relay(console: UnixStream) -> Result<()> {
     }
 }
 
-/// Reads standard input in a separate thread, as a blocking read cannot be cancelled. Returns a channel that delivers
-/// the bytes.
+/// Reads standard input in a separate thread, because a blocking read cannot be cancelled. Returns a channel that
+/// delivers the bytes.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel(16);
     std::thread::spawn(move || {

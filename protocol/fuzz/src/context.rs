@@ -28,8 +28,8 @@ const TRANSITIONS: [Transition; 11] = [
 
 /// Parses the input as each kind of context and executes it as a sequence of QP state changes.
 ///
-/// The sequence is a 192-byte image followed by four-byte operations. An operation either changes one byte of the image
-/// and passes the image to a command, or makes a change that the engine could make.
+/// The sequence is a 192-byte QP context followed by four-byte operations. An operation either changes one byte of this
+/// context image and passes the image to a command, or makes a change that the engine could make.
 pub fn decode_context(input: &[u8]) {
     parse_contexts(input);
     let (image, operations) = input.split_at(input.len().min(qpc::LEN));

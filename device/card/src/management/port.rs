@@ -44,7 +44,7 @@ pub struct NodeProfile {
     pub always_answers_perf: bool,
 }
 
-/// Whether to check the M_Key in a request. Software may query its own port without the M_Key.
+/// Whether to check the M_Key in a request. With `Ignore`, software can manage its own port without the M_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
     Enforce,

@@ -18,8 +18,8 @@ pub(super) enum Class {
     HostStack,
 }
 
-/// Classifies a frame that came from the fabric and is not for the NIC (`Port::is_for_nic` is false). `has_mac` returns
-/// whether the port also owns a MAC other than `own.mac`.
+/// Classifies a frame that came from the fabric and is not for the NIC (`Port::is_for_nic` is false). For a MAC other
+/// than `own.mac`, `has_mac` returns whether it also belongs to the port.
 pub(super) fn classify(
     ether: &EtherFrame<'_>,
     own: &Identity,

@@ -27,7 +27,7 @@ pub struct Port {
     loopback: bool,
     stats: PortStats,
     /// Headers of the last accepted packet from the fabric. For a packet with the same headers, only the ICRC is
-    /// checked. Every change to the addresses, the owner or the static neighbours discards them.
+    /// checked. Every change to the addresses, the owner or the static neighbours discards the stored headers.
     accepted: Option<FlowHeaders>,
     /// Like `accepted`, but for packets from this HCA to itself, which are subject to different checks.
     accepted_own: Option<FlowHeaders>,

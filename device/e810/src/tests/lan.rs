@@ -337,8 +337,8 @@ fn rejects_commands_for_invalid_queues() {
     let mut short = add_queue(1, vsi, TRANSMIT_RING);
     short.parameters[0] = 2;
     assert_eq!(status(&mut nic, &short), 14);
-    // The command announces two groups, but contains only one. Queue 1 is in that group, so it has been added. Queue 0
-    // still works.
+    // The command announced two groups, but contained only one, with queue 1. The device processes each group before it
+    // reads the next one, so queue 1 has been added. Queue 0 still works.
     nic.driver.succeed(&disable_queue(1));
     nic.send(&frame(PEER, MAC.0, 60), 0);
     assert_eq!(nic.driver.bus.settle().len(), 1);

@@ -67,8 +67,8 @@ impl CtxMgt {
         let _ = self.wr_all(dma, entry, &[0; Cqc::STORED_LEN]);
     }
 
-    /// Sets the status of a failed CQ in its context. The CtxMgt document has no message for this, because the device
-    /// it describes does not detect such failures.
+    /// Sets the status of a failed CQ in its context. The CtxMgt document has no message that sets the status, because
+    /// the device that it describes does not detect CQ failures.
     pub fn wr_cq_status(&mut self, dma: &GuestMemory, cqn: Cqn, status: u8) {
         if let Ok(entry) = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn))) {
             // The status is the high nibble of the first byte; the low nibble is reserved.

@@ -166,7 +166,7 @@ impl User {
         (a, b)
     }
 
-    /// Returns the context of a key in the program's protection domain. It permits only local reads.
+    /// Returns the context of a key in the program's protection domain. The key permits only local reads.
     pub(super) fn mkey(&self, mode: AccessMode) -> MkeyContext {
         let context =
             MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, local_read: true, ..Default::default() };
@@ -354,7 +354,7 @@ impl User {
         self.ring_arm(&arm);
     }
 
-    /// Returns the next request to arm the CQ for any completion.
+    /// Returns the CQ's next arm request. It covers all completions, whether solicited or not.
     pub(super) fn next_arm(&self) -> ArmCq {
         let Self { sequence, cqn, reaped, .. } = *self;
         ArmCq { sequence, solicited_only: false, consumer: reaped, cqn }

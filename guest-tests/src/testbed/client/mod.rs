@@ -102,7 +102,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         // Signals are forwarded to the command in the guest.
         Command::Exec(exec) => Ok(or_failure_of_lab(exec.run().await)),
         Command::Up(up) => until_signal(up.run()).await.map(success),
-        // `ci` handles signals itself: it collects the logs first.
+        // `ci`, `here` and `node` handle signals themselves. For example, `ci` collects the logs before it ends.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
         Command::Here(here) => Ok(or_failure_of_lab(here.run().await)),
         Command::Node(node) => Ok(or_failure_of_lab(node.run().await)),

@@ -43,7 +43,8 @@ f = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/pay(77))
 case("UDP over IPv4", 1 | IPV4 | UDPT, (14, 20, 8), zero(f, (40, 2)), [f])
 f = bytes(E(0x86dd)/ip6(17)/UDP(sport=53, dport=3000)/pay(1))
 case("UDP over IPv6, an odd byte", 1 | IPV6 | UDPT, (14, 40, 8), zero(f, (60, 2)), [f])
-# With this payload the sum is 0xffff, so the computed checksum is 0.
+# The payload is the checksum that the datagram would have with a payload of zeros. The sum is therefore 0xffff, and the
+# computed checksum is 0, which UDP transmits as 0xffff.
 base = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/b"\0\0")
 have = int.from_bytes(base[40:42], "big")
 f = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/have.to_bytes(2, "big"))

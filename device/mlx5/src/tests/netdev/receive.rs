@@ -204,7 +204,7 @@ fn inaccessible_buffer_moves_rq_to_error() {
     assert!(net.received().is_empty());
 }
 
-/// Section 20, M-12: the device polls a failed RQ's doorbell record, as receives are posted without a doorbell.
+/// Section 20, M-12: the device polls a failed RQ's doorbell record, because receives are posted without a doorbell.
 #[test]
 fn receives_posted_to_failed_rq_are_flushed() {
     let mut net = Net::new();
