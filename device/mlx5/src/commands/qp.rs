@@ -139,7 +139,7 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     Ok(())
 }
 
-/// Destroys a QP and removes it from its multicast groups. Afterwards, the device no longer accesses its buffers.
+/// Destroys a QP and removes it from its multicast groups. Afterwards, the device no longer accesses the QP's buffers.
 pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     let Call { resources, cx, .. } = call;
     let qp = resources.qps.remove(qpn.get()).ok_or_else(|| unknown(qpn))?;

@@ -11,6 +11,7 @@ use protocol::ids::{Iova, Lkey};
 
 use crate::buffer::PageBudget;
 
+/// Number of page addresses in a translation unit of [`UNIT`] bytes.
 pub(super) const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
