@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the Wireshark profile of the package with a capture: Wireshark prints no message while it reads the profile, the
-# last column names the queue pair and work request of some packets, and some packets have a colour.
+# Checks the Wireshark profile of the package with a capture: Wireshark prints no message while it reads the profile,
+# the last column names the queue pair and work request of some packets, and some packets have a colour.
 # Usage: tshark_profile.sh FILE.pcapng
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: $0 FILE.pcapng" >&2; exit 2; }

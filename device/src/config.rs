@@ -417,8 +417,8 @@ mod tests {
         }
     }
 
-    /// A replay must not depend on DNS. It needs the MACs of named peers, which are in the entry, but not their
-    /// addresses.
+    /// A replay must not depend on DNS. It needs the MACs of named peers, which are in the device's entry, but not
+    /// their addresses.
     #[test]
     fn recorded_configuration_contains_peer_names() {
         let udp = r#"{"udp": {"bind": "127.0.0.1:7000", "peers": [{"addr": "nobody.invalid:9", "id": 9}]}}"#;

@@ -188,8 +188,8 @@ impl SendQueue {
         self.doorbells.len()
     }
 
-    /// Fetches the next WQE. The `wr_id` of the result is a [`WorkTag`]. `encap` is called only for datagrams, and `watch`
-    /// is called with every WQE fetched.
+    /// Fetches the next WQE. The `wr_id` of the result is a [`WorkTag`]. `encap` is called only for datagrams, and
+    /// `watch` is called with every WQE fetched.
     pub fn next(
         &mut self,
         sender: &Sender,

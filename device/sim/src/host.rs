@@ -130,7 +130,7 @@ impl Key {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Numbers of send and receive requests that the engine has fetched, in this order.
+    /// Number of send requests and number of receive requests that the engine has fetched.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -384,7 +384,7 @@ fn index(key: u32) -> u32 {
 }
 
 impl SimHost {
-    /// Inserts detached payload into a frame, which begins at the start of `frame`.
+    /// Inserts detached payload into the frame that begins at the start of `frame`.
     pub fn insert(&self, frame: &mut Vec<u8>, payload: DetachedPayload, ranges: &[RegionRange]) {
         assert_eq!(usize::from(payload.ranges), ranges.len());
         let bytes_of = |range: &RegionRange| self.regions[&range.key].bytes[range.range.clone()].to_vec();

@@ -1,4 +1,4 @@
-//! Checks the pages for excessive length, repetition, and references to missing files.
+//! Checks the book and the other documentation pages for excessive length, repetition, and references to missing files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

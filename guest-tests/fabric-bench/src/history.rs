@@ -1,5 +1,6 @@
-//! The history of ratios: a file in the repository with one entry per line, oldest first. A run is compared with the
-//! last entry from a similar machine, and regressions are printed, but never make a test fail.
+//! The history of ratios between figures and their references: a file in the repository with one entry per line, oldest
+//! first. A run is compared with the last entry from a similar machine, and regressions are printed, but never make a
+//! test fail.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

@@ -24,7 +24,7 @@ const SOON_MS: u32 = 10_000;
 /// Immediate data whose bytes are nonzero and all different.
 const FIRST_IMM: [u8; 4] = [0xe1, 0xc3, 0x42, 0x81];
 
-/// Runs all cases. Guest `b` reserves space for the network header before datagrams; guest `a` does not.
+/// Runs all cases. Guest `b` reserves space for the GRH before received datagrams; guest `a` does not.
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let options = [json!({}), json!({ "ud_grh": true })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-services", options).await?;

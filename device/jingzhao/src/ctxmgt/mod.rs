@@ -31,9 +31,9 @@
 //! - In RD_QP_SST and RD_QP_RST, PKey is an index into the P_Key table. DstQPN is 24 bits wide, but only 16 in the
 //!   payload of RD_QP_SST.
 //! - Channels have no queue depth: commands and reads are answered immediately; see [`request_controller`].
-//! - The device keeps a QP's whole context, not only its key data, because QUERY_QP must return the values that commands
-//!   have set, and MODIFY_QP must merge with them, even if the guest has since written other values to ICM. The device
-//!   never reads ICM back, so there is no readctx module.
+//! - The device keeps a QP's whole context, not only its key data, because QUERY_QP must return the values that
+//!   commands have set, and MODIFY_QP must merge with them, even if the guest has since written other values to ICM.
+//!   The device never reads ICM back, so there is no readctx module.
 //! - Table sizes come from INIT_HCA, not from the size of a RAM (J-09).
 //! - A write-back changes the state and one PSN. Other fields in the same words keep their values (J-19). MAP_EQ
 //!   changes a mask in the device, not the context (J-37).

@@ -92,7 +92,7 @@ fn eq_size_limit_is_enforced() {
 
 /// INIT_HCA determines the number of EQs. The driver's profile requests 32 EQs, and iPXE requests 64.
 #[test]
-fn eq_number_limit_is_enforced() {
+fn eqn_limit_is_enforced() {
     let context = eq_context(8, 0, 0x1100);
     let mut driver = initialised();
     driver.ok(0x013, &context, 31);
@@ -113,7 +113,7 @@ fn mpt_index_limit_is_enforced() {
 }
 
 #[test]
-fn srq_number_limit_is_enforced() {
+fn srqn_limit_is_enforced() {
     let mut driver = initialised();
     let srq = |srqn| srq_context(srqn, [3, 2], 1, 0x1100, 2);
     driver.ok(0x035, &srq(0xfff), 0xfff);

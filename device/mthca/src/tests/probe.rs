@@ -149,7 +149,7 @@ fn documented_unload_allows_second_probe() {
     replay(&mut driver, BRING_UP);
 }
 
-/// Section 13.3 lists the seven words that issue a polled QUERY_FW and the resulting outbox.
+/// Section 13.3 lists the seven words that issue a polled QUERY_FW, and the outbox that it returns.
 #[test]
 fn query_fw_returns_documented_outbox() {
     let mut driver = powered_on();

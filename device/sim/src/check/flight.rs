@@ -1,6 +1,6 @@
 //! Checks the packets of an RC requester against the responses it has received.
 //!
-//! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are relative
+//! From the requests and the delivered responses, the checker derives which packets are acknowledged. PSNs are relative
 //! to the first PSN of the connection.
 //!
 //! # Spec
@@ -40,7 +40,7 @@ pub(super) struct Flight {
     last_nak_psn: Option<u32>,
     /// Number of times the oldest unacknowledged packet has been sent. An RNR NAK resets the number to 0.
     transmissions: u32,
-    /// Number of retries since the last acknowledgement or RNR NAK. It is a range because the model cannot always
+    /// Number of retries since the last acknowledgement or RNR NAK. It is a range because the checker cannot always
     /// determine the exact number.
     retries: RangeInclusive<u8>,
     /// Whether the next retry may already have been due when the last acknowledgement arrived. If so, the requester may

@@ -13,8 +13,8 @@ const LEN: u32 = 300_000;
 const REMOTE_ACCESS: u8 = 0x13;
 
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
-    // The page_size field contains the page size in bytes, 0 for 4096, or its binary logarithm minus 12 (JingZhao
-    // interface, section 9.3).
+    // The page_size field contains either the page size in bytes, where 0 means 4096, or the binary logarithm of the
+    // page size minus 12 (JingZhao interface, section 9.3).
     for (page_size, field) in
         [(4096, 4096), (4096, 0), (8192, 1), (65536, 65536), (65536, 4), (2 << 20, 2 << 20)]
     {

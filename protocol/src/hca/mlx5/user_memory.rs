@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(UmemNumber { umem: UmemId::new(7) }.emit(), words(&[(0x08, 7)]));
     }
 
-    /// The offsets are from section 23. If the flag is clear, the object is not in a UMEM.
+    /// The offsets are from section 23. If an object's UMEM flag is clear, the object is not in a UMEM.
     #[test]
     fn umem_locations_are_at_specified_offsets() {
         let place = |umem, offset| Some(UmemPlace { umem: UmemId::new(umem), offset });

@@ -126,7 +126,8 @@ const _: () = assert!(size_of::<Raw>() == Cqc::LEN);
 mod tests {
     use super::*;
 
-    /// Returns the inbox from section 6.4 for the kernel's first CQ: 2048 entries, records 3 and 32767 of UAR page 2.
+    /// Returns the inbox from section 6.4 for the kernel's first CQ: 2048 entries, doorbell records 3 and
+    /// 32767 of UAR page 2.
     fn inbox() -> [u8; Cqc::LEN] {
         let mut inbox = [0; Cqc::LEN];
         for (at, bytes) in [

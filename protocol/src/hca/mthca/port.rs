@@ -6,7 +6,7 @@
 use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 
-/// Inbox of INIT_IB. The device ignores it. Drivers only echo the values that QUERY_DEV_LIM reports.
+/// Inbox of INIT_IB. The device ignores it, because drivers only echo the values that QUERY_DEV_LIM reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitIb;
 

@@ -132,8 +132,8 @@ fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
-/// J-29: the QUERY_QP notes list the times of codes 6 to 21 in a different order. Packets use the IBTA codes. The times
-/// below are in units of 10 us.
+/// J-29: the notes on ibv_query_qp list the times of codes 6 to 21 in a different order. Packets use the IBTA codes.
+/// The times below are in units of 10 us.
 #[test]
 fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
