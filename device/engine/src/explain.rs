@@ -20,7 +20,7 @@ pub struct QpStatus {
     /// Time since the last packet accepted from the peer; `None` if no packet has been accepted since RESET.
     #[serde(rename = "heard_us", with = "micros::optional")]
     pub last_packet: Option<Duration>,
-    /// Time and cause of the transition to SQE or ERR, if the QP is in that state.
+    /// Time and cause of the transition to SQE or ERR, if the QP is in one of these states.
     pub ended: Option<Ended>,
     /// Condition that keeps the send queue from sending.
     pub send: WaitReason,

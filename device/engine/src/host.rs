@@ -261,8 +261,8 @@ pub trait Host {
     }
 
     /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
-    /// end-to-end credits. Returns `None` if counting would be expensive (software posts requests in guest memory
-    /// without a doorbell); credits then do not limit the requester.
+    /// end-to-end credits. Returns `None` if counting would be expensive, for example because software posts
+    /// requests in guest memory without a doorbell. Credits then do not limit the requester.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None

@@ -218,7 +218,7 @@ fn cnp_slows_read_responses_but_not_acks() {
     assert_eq!(pair.frames(B).len(), 1);
 }
 
-/// Even at the minimum rate, two pauses must be shorter than 1 ms, because the peer may choose that as its ACK timeout.
+/// Even at the minimum rate, two pauses must be shorter than 1 ms, because the peer may use 1 ms as its ACK timeout.
 #[test]
 fn queued_reply_waits_at_most_two_pauses() {
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);

@@ -28,7 +28,8 @@ const MAX_FILES: usize = 2;
 /// Backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// Index of the file, and page number in the file.
+    /// Index of the file, and page number in the file. `None` if the page is mapped without a file, and
+    /// therefore inaccessible.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,
@@ -258,7 +259,7 @@ impl Bench {
         self.model.files[file][(left * PAGE) as usize..].fill(0);
     }
 
-    /// Returns an address near the mapped pages.
+    /// Returns an address near the start or the end of a page in the model.
     fn at(&self, input: &mut Input<'_>) -> u64 {
         let page = u64::from(input.byte()) % (2 * SIDE);
         let within = match input.byte() {

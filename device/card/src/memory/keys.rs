@@ -126,7 +126,7 @@ impl KeyTable {
         self.cache.put(self.index(key), va, entry);
     }
 
-    /// Returns the cached position in a key's list, if the list is unchanged.
+    /// Returns the cached position in the list of keys that `key` refers to, if the list is unchanged.
     pub(super) fn list_cursor(&self, key: Lkey, generation: Generation) -> Option<ListCursor> {
         self.cache.list_cursor(key, self.index(key), generation)
     }

@@ -221,8 +221,8 @@ pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) 
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }
 
-/// Moves a QP to the error state in the engine, without reporting an event. The error has already been reported to
-/// software.
+/// Moves a QP to the error state in the engine, without reporting an event, because the error has already been reported
+/// to software.
 fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     if cx.engine.query_qp(qpn).is_none_or(|live| live.state == engine::State::Err) {
         return;

@@ -73,8 +73,9 @@ pub(in super::super) fn write(
             queues::arm(rdma, cx, Cqn::new(value));
         }
         Register::PfpeAeqalloc => rdma.events.return_credits(value),
-        // Writes to these registers have no effect. Completions do not wait for an acknowledgement, and page
-        // directories are not cached. The other registers in this list are read-only.
+        // Writes to these registers have no effect. Completions do not wait for an acknowledgement (PFPE_CQACK), and
+        // page directories are not cached (PFHMC_PDINV and GLHMC_VFPDINV). The other registers in this list are
+        // read-only.
         Register::PfpeCqack
         | Register::PfpeCqptail
         | Register::PfpeCqperrcodes

@@ -175,7 +175,7 @@ impl Slot {
         self.start.store(Self::FREE, Ordering::SeqCst);
     }
 
-    /// Returns the first address and the length of the mapping if it contains the address.
+    /// Returns the start address and the length of the slot's mapping if the mapping contains `address`.
     fn mapping_with(&self, address: usize) -> Option<(usize, usize)> {
         let generation = self.generation.load(Ordering::SeqCst);
         let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
