@@ -19,7 +19,7 @@ PEER = "initiator" if ROLE == "target" else "target"
 # Time limit in seconds for the peer's next step, in an emulated guest.
 LIMIT = 600
 MIB = 1 << 20
-# Size of each agent's memory region: 64 MiB, and the gaps between descriptors.
+# Size of each agent's memory region: 64 MiB of data, plus the gaps between descriptors.
 REGION = 66 * MIB
 
 SIZES = [1, 2, 3, 7, 8, 63, 64, 65, 255, 256, 1023, 4095, 4096, 4097, 65535, 65536, 65537, MIB - 1, MIB + 1]
@@ -46,7 +46,7 @@ class Side:
         self.received = []
 
     def connect(self):
-        """Exchanges metadata and addresses with the peer, and returns the address of its memory."""
+        """Exchanges metadata and addresses with the peer, and returns the address of the peer's memory."""
         if ROLE == "initiator":
             address = sys.argv[3]
             self.agent.fetch_remote_metadata(PEER, address, PORT)
@@ -59,7 +59,7 @@ class Side:
         self.agent.send_notif(PEER, text.encode())
 
     def wait_for(self, start):
-        """Waits for the next notification, which must start with this text, and returns it."""
+        """Waits for the next notification, which must start with `start`, and returns the notification."""
 
         def arrived():
             self.received += self.agent.get_new_notifs().get(PEER, [])
@@ -136,7 +136,7 @@ def check(name, memory, before, pieces, is_source):
         piece = memory[offset : offset + size]
         digest.update(piece)
         if not is_source:
-            # Undo the transfer, so that one comparison covers the gaps.
+            # Undo the transfer in the descriptor, so that the comparison below finds only changes outside descriptors.
             piece[:] = before[offset : offset + size]
     if not numpy.array_equal(memory[: len(before)], before):
         raise SystemExit(f"{name}: memory outside the descriptors has changed")

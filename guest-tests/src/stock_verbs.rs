@@ -166,7 +166,7 @@ impl StockVerbs {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
-    /// Creates a window over the whole region with remote write access and binds it through a queue pair in RTS.
+    /// Creates a window with remote write access to the whole region, and binds the window through a queue pair in RTS.
     ///
     /// # Errors
     /// Fails if the kernel rejects the window, or the bind operation fails.

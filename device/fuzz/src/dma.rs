@@ -28,8 +28,8 @@ const MAX_FILES: usize = 2;
 /// Backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// Index of the file, and page number in the file. `None` if the page is mapped without a file, and
-    /// therefore inaccessible.
+    /// Index of the file, and page number in the file. `None` if the page is mapped without a file and therefore
+    /// inaccessible.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,

@@ -92,8 +92,8 @@ impl PeerCall {
                 }
                 let _ = answer.send(removed.map(drop));
             }
-            // Only the fabric changes. The port has had static neighbour entries for the MACs of peers configured by
-            // host name from the start.
+            // Only the fabric changes, because the port already has static neighbour entries for the MACs of peers
+            // that are configured by host name.
             Self::Resolve(peers, answer) => {
                 let _ = answer.send(switch.map(|switch| switch.set_resolved(&peers)));
             }

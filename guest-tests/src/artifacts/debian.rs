@@ -384,7 +384,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs the maintainer-script steps that guests depend on.
+/// Removes unneeded directories, and performs the maintainer-script steps that guests depend on.
 fn configure(arch: Arch, root: &Path) -> Result<()> {
     for folder in &pruned(arch) {
         let path = root.join(folder);

@@ -2,7 +2,7 @@
 //!
 //! A command may print nothing for hours even though the guest is healthy. After a period without output, the
 //! supervisor therefore pings the agent, which handles requests on a separate port, independently of commands. An
-//! unanswered ping means that the guest is suspended or its kernel has hung.
+//! unanswered ping means that QEMU has exited or is suspended, or that the guest's kernel or agent has hung.
 
 use std::fmt;
 use std::path::PathBuf;

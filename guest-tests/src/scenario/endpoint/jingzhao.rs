@@ -96,7 +96,7 @@ impl<D: Driver> Jingzhao<D> {
 }
 
 /// Returns the path to a peer in one of the forms that the JingZhao interface defines (section 10.7). The path MTU
-/// selects the form, so that tests with different MTUs cover all of them.
+/// selects the form, so that tests with different MTUs cover all forms.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();

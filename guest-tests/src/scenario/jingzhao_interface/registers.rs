@@ -1,4 +1,5 @@
-//! Registers and contexts in the memory mapped for the device. Section numbers refer to the JingZhao interface.
+//! Checks registers, and contexts in the guest memory that the driver maps for the device. Section numbers refer to the
+//! JingZhao interface.
 
 use agent::wire::{
     ContextTable, HcrBase, Hex, MmioRead, MmioWidth, MmioWrite, OutParam, RawCommand, ReadContext, Region,
@@ -106,7 +107,7 @@ async fn contexts(pair: &mut Pair) -> Result<()> {
     ensure!((receiver.state, receiver.expected_psn) == (3, 11), "receiver {receiver:?}");
     for (vm, end, answer) in [(&mut pair.a.vm, at_a, &sender), (&mut pair.b.vm, at_b, &receiver)] {
         let context = read(vm, ContextTable::Qpc, end.qp.qpn).await?;
-        // Compare everything from the end of the mask to the last defined byte. The mask exists only in commands.
+        // Compare everything from the end of opt_param_mask, which exists only in commands, to the last defined byte.
         let part = |bytes: &Hex| bytes.get(4..0xa4).map(<[u8]>::to_vec);
         ensure!(
             part(&context).is_some() && part(&context) == part(&answer.raw),

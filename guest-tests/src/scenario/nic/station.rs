@@ -64,7 +64,8 @@ impl Address {
     }
 }
 
-/// Returns settings for a station's E810 in strict mode. Frames are not captured, since these tests transfer gigabytes.
+/// Returns settings for a station's E810 in strict mode. Frames are not captured, because tests with
+/// stations transfer gigabytes.
 pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }

@@ -72,8 +72,8 @@ impl RxBuffers {
         Self { data: Iova::new(data.get()), headers: Iova::new(headers.get()) }
     }
 
-    /// Returns whether the driver would mistake the posted descriptor for a completed one. Bit 0 of the header address
-    /// is also the done bit.
+    /// Returns whether the driver would mistake the posted descriptor for a completed one, because bit 0 of the header
+    /// address is also the done bit.
     pub const fn has_done_bit(&self) -> bool {
         self.headers.get() & 1 != 0
     }

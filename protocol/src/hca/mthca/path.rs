@@ -104,7 +104,7 @@ impl Path {
 }
 
 impl AddressVector {
-    /// Parses an address vector. Ignores the rate byte; libmthca can write a rate that exceeds its field.
+    /// Parses an address vector. Ignores the rate byte, because libmthca can write a rate that exceeds its field.
     pub fn parse(vector: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*vector);
         let [port, pd @ ..] = raw.head.to_bytes();

@@ -357,7 +357,8 @@ fn socket_owner_replaces_impostor_link() {
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     // Each stranger initially owns the socket of an absent member. Once that socket is removed, the stranger has only
     // its link left. Of the two ends of a link, the one with the larger MAC creates the shared memory. The first
-    // stranger (C) therefore creates the memory of its link to B, and the second (A) receives the memory that B creates.
+    // stranger (C) therefore creates the memory of its link to B, and the second (A) receives the memory that B
+    // creates.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);

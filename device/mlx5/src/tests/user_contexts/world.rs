@@ -124,7 +124,7 @@ impl World {
         *output.first_chunk().unwrap()
     }
 
-    /// Returns a queue of sixty-four 64-byte entries in the UMEM.
+    /// Returns a queue of thirty-two 64-byte entries in the UMEM.
     fn queue(&self, kind: u8, page: u64) -> WorkQueue {
         WorkQueue {
             kind,
