@@ -178,7 +178,7 @@ fn every_traced_command_is_emitted_unchanged() {
     }
 }
 
-/// Skips commands for Ethernet objects that have no layout yet.
+/// Commands that have no layout yet are skipped.
 #[test]
 fn ethernet_commands_are_emitted_unchanged() {
     let records = records_of(&ETHERNET).into_iter().filter(Record::is_command);

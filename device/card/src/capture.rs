@@ -140,7 +140,7 @@ impl Capture {
         self.store.kept()
     }
 
-    /// Records a frame. `frame` starts with the Ethernet header and ends with the ICRC.
+    /// Records a frame. `frame` starts with the Ethernet header. A RoCE frame includes its ICRC.
     pub fn record(&mut self, direction: Direction, frame: &[u8], about: About) {
         if self.store.path().is_none() {
             return;

@@ -41,7 +41,7 @@ const ATTRIBUTES: [u16; 24] = [
 
 struct Fabric {
     hcas: [Management; 2],
-    /// Whether software receives datagrams for QP0 and for QP1.
+    /// For each HCA, whether its software receives datagrams for QP0 and QP1.
     listening: [bool; 2],
     view: View,
 }

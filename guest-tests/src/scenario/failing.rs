@@ -47,7 +47,7 @@ pub(super) struct Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),
-    /// By the GID with the given index.
+    /// The peer uses this side's GID with the given index.
     Gid(usize),
 }
 

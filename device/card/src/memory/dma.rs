@@ -6,8 +6,8 @@
 //! window. [`Limits`] restricts what a client may map.
 //!
 //! Since the guest runs concurrently, its memory is only copied or, for a compare-and-swap, accessed atomically. No
-//! reference to it exists outside this module. If the host cannot provide a page, the access and every later access to
-//! that file fail; see [`GuestMemory::is_lost`].
+//! Rust reference to it exists outside this module. If the host cannot provide a page, the access and every later
+//! access to that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
 mod guest_range;
@@ -267,11 +267,12 @@ impl GuestMemory {
         self.append_in_pieces(iova, len, out)
     }
 
-    /// Appends references to `len` bytes of guest memory to `ranges`. The caller must drop them before it returns to
-    /// code that may change the map. Returns false, without any effect, while accesses are being recorded or replayed.
+    /// Appends [`GuestRange`]s that cover `len` bytes of guest memory to `ranges`. The caller must drop them before it
+    /// returns to code that may change the map. Returns false, without any effect, while accesses are being recorded or
+    /// replayed.
     ///
     /// # Errors
-    /// Fails if the range is not entirely readable. In that case, references may have been appended.
+    /// Fails if the range is not entirely readable. In that case, some ranges may have been appended.
     pub fn locate(&self, iova: Iova, len: usize, ranges: &mut Vec<GuestRange>) -> Result<bool, DmaError> {
         if self.sink.is_some() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Formats entries as text for the output of a replay.
+//! Formats a recording's entries as text for the output of a replay.
 
 use std::fmt;
 

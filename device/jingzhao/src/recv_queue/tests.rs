@@ -204,7 +204,7 @@ fn of_library() -> (Region, RecvQueue) {
 }
 
 /// Returns the stores with which the library posts a receive, in program order. Each store is an offset in the slot and
-/// the bytes to write. A list shorter than the maximum ends with a terminator.
+/// the bytes to write. If `data` has fewer than `longest` elements, a terminator follows them.
 fn stores(data: &[DataSegment], longest: usize) -> Vec<(usize, Vec<u8>)> {
     let mut stores = vec![(0, vec![RECV_VALID, 0, 0, 0]), (4, vec![0; 4]), (8, vec![0; 4])];
     let units = data.iter().map(DataSegment::emit_le).chain((data.len() < longest).then_some([0; 16]));

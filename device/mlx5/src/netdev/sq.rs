@@ -32,8 +32,8 @@ use crate::work_queue::{Advance, TooMany};
 /// Length of an Ethernet header (IEEE 802.3-2022, clause 3.1.1).
 pub const ETHERNET_LEN: usize = 14;
 
-/// Number of send queue blocks to copy at once. The number is small because SQs take turns after each frame, and the
-/// next SQ's copy overwrites this one.
+/// Number of send queue blocks to copy at once. The number is small because SQs take turns after each frame, and each
+/// SQ's copy overwrites the previous SQ's copy.
 const READ_AHEAD: u16 = 4;
 
 /// Result of polling an SQ for a frame.

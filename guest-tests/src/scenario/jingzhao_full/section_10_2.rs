@@ -198,8 +198,8 @@ pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)
 }
 
-/// Returns whether a QP of type `service` can be in the state. RC has no row for SQE, since RC QPs never enter that
-/// state.
+/// Returns whether a QP of type `service` can be in the state. RC QPs never enter SQE, although the rows for [`STATES`]
+/// combine RC with SQE.
 pub(super) fn occurs(service: Service, state: State) -> bool {
     (service, state) != (RC, Sqe)
 }

@@ -62,7 +62,8 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once beforehand, so that memory that the allocator retains does not count as a leak.
+    /// Runs each attack once before the daemon's memory use is first measured. Memory that the allocator retains then
+    /// does not count as a leak.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::testbed::node::Node;
 use crate::testbed::protocol::{receive, send};
 
-/// Timeout for connecting to the first guest, and again for waiting until all guests have booted.
+/// Timeout for connecting to guest 0, and again for waiting until all guests have booted.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How long a connection may take to send its first message.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
@@ -130,7 +130,7 @@ impl Gathering {
     /// Reports the command's exit status. If it is 0, waits until the command has ended in all guests.
     ///
     /// # Errors
-    /// Fails if the command fails in another guest.
+    /// Fails if the report cannot be sent. With status 0, also fails if the command fails in another guest.
     pub(super) async fn end(&mut self, status: u8) -> Result<()> {
         send(&mut self.writer, &Report::Ended(status)).await.context("guest 0 has failed")?;
         match self.notice().await {

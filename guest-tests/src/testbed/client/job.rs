@@ -43,8 +43,8 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned,
-    /// or 1 if that was 0 but a problem was reported while stopping, such as a driver violation. A signal that arrives
-    /// during the boot cancels it. After the boot, `run` handles signals.
+    /// or 1 if that status was 0 but a problem, such as a driver violation, was reported when the guests were stopped.
+    /// A signal that arrives during the boot cancels it. After the boot, `run` handles signals.
     ///
     /// # Errors
     /// Fails if the guests do not boot or if `run` fails. The logs are collected even then.

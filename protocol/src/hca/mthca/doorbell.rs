@@ -195,8 +195,8 @@ impl RecordKind {
     }
 }
 
-/// A doorbell record. Since drivers can create the queue before they set the other fields, the device uses only the
-/// counter.
+/// A doorbell record. The device uses only the counter, because drivers can create the queue before they set the other
+/// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Number of WQEs posted or CQEs consumed.

@@ -305,7 +305,8 @@ fn doorbells_for_stopped_sqs_are_ignored() {
     assert_eq!(counts, [("foreign_page", 1), ("overflow", 1), ("sq_state", 1)]);
 }
 
-/// Section 7.4: even if a mapped page holds only another queue's doorbell, the device must poll this SQ.
+/// Section 7.4: a doorbell in a mapped page may have overwritten another queue's doorbell. The device must therefore
+/// poll the records of all SQs that use the page.
 #[test]
 fn doorbell_for_unknown_queue_polls_sq_record() {
     let mut net = Net::of(Bench::mapped(), 1);
