@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the KubeVirt hook: runs it with a stand-in for hcad, and parses the domains that it prints.
+"""Checks the KubeVirt hook: runs it with a stand-in for hcad, and parses the domain XML that the hook prints.
 
 Usage: kubevirt_hook.py HOOK
 """
@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 
 QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 BARE = "<domain type='kvm'>\n  <name>vm</name>\n</domain>"
-# KubeVirt has already added these elements for other features.
+# A domain to which KubeVirt has already added the elements that the hook extends, for other features.
 FULL = (
     f"<domain type='kvm' xmlns:qemu='{QEMU[1:-1]}'><memoryBacking><hugepages/></memoryBacking>"
     "<qemu:commandline><qemu:arg value='-s'/></qemu:commandline></domain>"

@@ -1,4 +1,5 @@
-# Sourced by scripts that run on a system whose process 1 is systemd. The scripts set `subject`.
+# Sourced by scripts that run on a system whose process 1 is systemd. Each script sets `subject`, which `check` prints
+# before the name of the case.
 passed=0
 
 # check NAME COMMAND...: runs the command as a case and prints one line. If the command fails, also prints its output,
@@ -16,7 +17,7 @@ check() {
         exit 1
     fi
 }
-# until_true SECONDS COMMAND...: repeats the command until it succeeds, for at most this number of seconds.
+# until_true SECONDS COMMAND...: repeats the command until it succeeds, for at most SECONDS seconds.
 until_true() {
     local end=$((SECONDS + $1))
     shift

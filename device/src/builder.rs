@@ -36,7 +36,7 @@ pub enum MakeError {
         key: String,
         source: ListenError,
     },
-    /// The device has no socket path, and the process has not inherited its socket.
+    /// The device has no socket path, and the process has not inherited a socket for it.
     #[error("{0} has no `socket_path`, and hcad did not inherit a socket for it")]
     NoSocket(String),
     /// The fabric cannot be opened.
@@ -208,7 +208,7 @@ impl DeviceBuilder {
                     let mut macs = named.iter().filter_map(|peer| peer.mac);
                     macs.try_for_each(|mac| switch.reserve(mac))
                         .map_err(|error| failed(io::Error::other(error)))?;
-                    // Peers that are left out here have already been logged.
+                    // The returned errors can be ignored, because peers that cannot be added have already been logged.
                     let _ = switch.set_resolved(&self.resolved.get());
                 }
                 Box::new(fabric)

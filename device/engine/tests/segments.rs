@@ -94,9 +94,9 @@ fn post_all(pair: &mut Pair) {
     pair.post(A, send(6, 0));
 }
 
-/// Once detached payload has been inserted, the frames are the same.
+/// Once the detached payload has been inserted, each frame is the same as with copied payload.
 #[test]
-fn frames_with_detached_payload_are_the_same() {
+fn detached_and_copied_payload_yield_same_frames() {
     let [mut copied, mut other] = [(); 2].map(|()| pair());
     post_all(&mut copied);
     post_all(&mut other);

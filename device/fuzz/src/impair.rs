@@ -19,7 +19,7 @@ const HELD: u64 = 8192 + 256;
 /// No frame may be lost while fewer frames than this are held.
 const FITS: u64 = 256;
 
-/// Maximum number of frames in one run. Each may be matched against 64 rules.
+/// Maximum number of frames in one run. Each is matched against up to 64 rules.
 const FRAMES: u64 = 1024;
 
 /// Headers of a RoCE packet: Ethernet, IPv4, UDP, BTH. The rest of the packet is random.
@@ -31,9 +31,9 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
 /// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// Number of times that the frame should come out.
+    /// Number of frames, including copies, that should come out.
     due: u64,
-    /// Number of times that the frame has come out.
+    /// Number of frames, including copies, that have come out.
     out: u64,
     /// Whether some of the frames may have been lost.
     lost: bool,

@@ -1,7 +1,7 @@
-//! Objects of an initialised device. INIT_HCA creates the tables, and TEARDOWN_HCA or a reset drops them.
+//! Objects of an initialised device. INIT_HCA creates the tables of objects, and TEARDOWN_HCA or a reset drops them.
 //!
-//! The table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is not
-//! included; see the engine's `limits` module.
+//! The following table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is
+//! not included; see the engine's `limits` module.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -81,7 +81,7 @@ pub struct Resources {
     pub uses: Uses,
     /// Queues whose doorbells are in mapped UAR pages.
     ///
-    /// Each queue with a doorbell appears once, in the slot of its UAR page.
+    /// Each of these queues appears once, in the slot of its UAR page and kind of doorbell.
     pub polled: PolledQueues,
     /// SRQs that fell below their limit in this turn of the event loop.
     ///
@@ -150,7 +150,7 @@ impl Resources {
     /// [`Resources::release_pages`].
     ///
     /// # Errors
-    /// Fails with `too_few` if the list has too few pages for the queue. Also fails if the budget has too few pages.
+    /// Fails with `too_few` if `pages` lists too few pages for the queue. Also fails if the budget has too few pages.
     pub fn buffer(
         &mut self,
         pages: Pages<'_>,

@@ -26,7 +26,7 @@ impl Task {
         let Some(rank) = variable("SLURM_PROCID") else { return Ok(None) };
         let rank: u8 =
             rank.parse().with_context(|| format!("SLURM_PROCID={rank} is not a supported rank"))?;
-        // A job step may have fewer hosts and tasks than its job.
+        // A job step may have fewer hosts and tasks than its job, so the variables of the step take precedence.
         let first = |names: [&str; 2]| {
             let found = names.iter().find_map(|name| variable(name));
             found.with_context(|| {

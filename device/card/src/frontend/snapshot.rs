@@ -222,7 +222,7 @@ pub struct EqRow {
     pub armed: bool,
     /// MSI-X vector; `None` if the EQ does not use one.
     pub vector: Option<u16>,
-    /// Mask of asynchronous events. Bit t stands for event type t in the interface's numbering.
+    /// Asynchronous events that the EQ receives. Bit t stands for event type t in the interface's numbering.
     pub mask: u64,
     /// Whether events were lost in an overflow that has not been reported yet.
     pub overflowed: bool,

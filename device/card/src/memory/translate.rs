@@ -93,7 +93,7 @@ impl AccessTarget {
 
     /// Creates a target from an offset relative to the region's first byte, as used for queues.
     pub const fn offset(pd: Pdn, key: Lkey, offset: u64) -> Self {
-        // Queues do not use windows, which makes the QP irrelevant.
+        // Queues do not use memory windows, which makes the QP irrelevant.
         let initiator = Initiator { pd, qpn: Qpn::new(0), reserved_lkey: false };
         Self { initiator, key, va: Va::new(offset), origin: Origin::Start }
     }

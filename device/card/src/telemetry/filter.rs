@@ -48,12 +48,12 @@ pub enum FrameKind {
 }
 
 impl TraceFilter {
-    /// Returns whether records of kind `kind` may match.
+    /// Returns whether trace entries of kind `kind` can match.
     pub fn admits(&self, kind: Kind) -> bool {
         self.kinds.is_empty() || self.kinds.contains(&kind)
     }
 
-    /// Returns whether the filter depends on the fields of a record.
+    /// Returns whether the filter depends on the fields of a trace entry.
     pub fn is_about_fields(&self) -> bool {
         !self.opcodes.is_empty() || !self.qpns.is_empty()
     }

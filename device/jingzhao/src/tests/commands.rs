@@ -103,8 +103,8 @@ fn undefined_op_modifiers_return_bad_param() {
 #[test]
 fn missing_mailbox_is_reported_before_other_errors() {
     let mut machine = powered_on(1, Options::default());
-    // The mailbox is checked before the device state. The opposite order would return BAD_SYS_STATE, as INIT_HCA has
-    // not run.
+    // The mailbox is checked before the device state. The opposite order would return BAD_SYS_STATE, because
+    // INIT_HCA has not run.
     assert_eq!(machine.command_at(0, Op::MapIcm, 1, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::ToRst, 0, 1), BAD_PARAM);
@@ -155,7 +155,7 @@ fn mailbox_may_be_unaligned() {
     assert_eq!(machine.command_at(0x5003, Op::Sw2HwCq, 0, 1), OK);
 }
 
-/// Sections 3.1, 3.3 and 3.11 (J-09): the other limits are reported, but not enforced.
+/// Sections 3.1, 3.3 and 3.11 (J-09): only the limit on entries per CQ is enforced. The other limits are only reported.
 #[test]
 fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
@@ -168,7 +168,7 @@ fn only_cq_length_is_checked_against_limits() {
     machine.ok(Op::Sw2HwCq, 0, 40, &cqc(4));
     assert_eq!(machine.command(Op::ResizeCq, 1, 40, &[5, 0, 0, 0, 0, 0, 0, 0]), BAD_PARAM);
     machine.ok(Op::ResizeCq, 1, 40, &[4, 0, 0, 0, 0, 0, 0, 0]);
-    // J-09: CQ numbers up to 2^16 - 1 are valid, as the count in INIT_HCA was accepted.
+    // J-09: CQ numbers up to 2^16 - 1 are valid, because INIT_HCA has accepted a count of 2^16 CQs.
     machine.ok(Op::Sw2HwCq, 0, 0xffff, &cqc(4));
 }
 

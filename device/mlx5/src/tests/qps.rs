@@ -221,7 +221,7 @@ fn objects_used_by_qp_cannot_be_destroyed() {
     let rmp = CreateRmp { context: RmpContext { queue, ..RmpContext::default() } };
     let created = all.driver.ok(&Command::CreateRmp(rmp, Pages::parse(&list)));
     let srq = SrqNumber::parse(&output(&created));
-    // The context of a QP with its own receive queue may contain an unused SRQN.
+    // A QP with its own receive queue ignores the SRQN in its context, so the SRQ can be destroyed.
     let own = QpContext { srqn: srq.srqn, ..all.of(Service::Rc) };
     let other = all.create(own);
     all.driver.ok(&Command::DestroyRmp(srq));

@@ -29,7 +29,7 @@ const KILL_DELAY: Duration = Duration::from_secs(2);
 /// Maximum size of a single read of the command's output, in bytes.
 const CHUNK: usize = 32 << 10;
 
-/// The command that is running on a port.
+/// The command that is running on a virtio port.
 pub(super) struct Running {
     command: Arc<Group>,
     /// Passes input to the thread that writes it to the command. Dropped when the input ends.

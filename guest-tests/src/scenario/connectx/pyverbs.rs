@@ -1,4 +1,4 @@
-//! Runs rdma-core's own device tests with `mlx5_ib` and lists the tests that this hardware cannot run or pass.
+//! Runs rdma-core's own device tests with `mlx5_ib` and lists the tests that cannot run or pass on this device.
 
 mod ethernet;
 

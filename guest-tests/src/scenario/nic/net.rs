@@ -168,7 +168,7 @@ impl Bench {
         report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
-    /// Runs the packet cases with every peer. `wire` selects the link, and `extent` selects the cases.
+    /// Runs the packet cases with every peer. `wire` is the loss to expect, and `extent` selects the cases.
     async fn packets(&mut self, report: &mut Report, wire: Wire, extent: Extent, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         let all = extent != Extent::Core;

@@ -15,7 +15,7 @@ use super::summary::FrameSummary;
 /// Maximum time that a frame may be held, in microseconds. This far exceeds any QP timeout under test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
-/// Maximum number of later frames that must overtake a held frame.
+/// Maximum value of `by` in [`Action::Reorder`], the number of later frames that overtake a held frame.
 const MAX_OVERTAKERS: u32 = 1024;
 
 /// Default for `within_us`, in microseconds.

@@ -1,4 +1,4 @@
-//! Windows of the DMA map, the files that back them, and a cache of recently used windows.
+//! Windows (address ranges) of the DMA map, the files that back them, and a cache of recently used windows.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

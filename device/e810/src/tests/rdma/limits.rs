@@ -94,7 +94,8 @@ fn region_limit_is_enforced() {
     for index in 0..REGIONS {
         register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
     }
-    // Drivers choose all bits of an STag. The low bits of the index select the table entry, here entry 0.
+    // Drivers choose all bits of an STag. The low bits of its index select the table entry, here entry 0,
+    // which is in use.
     let next = RegisterMr { stag: REGIONS << 8, len: 4096, ..RegisterMr::default() };
     refused(&mut driver, &Operation::RegisterMr(next), CqpErrorCode::Exists);
 }

@@ -209,7 +209,8 @@ impl Replay {
             let skipped = if header.is_empty() { 0 } else { header.len() };
             let mut payload = frame[skipped..].to_vec();
             if header.is_empty() && wqe[20] & 0x80 != 0 {
-                // The driver leaves a partial sum in the checksum field.
+                // The driver leaves a partial sum in the checksum field. The device must ignore it, so any
+                // value can stand for it.
                 payload[50..52].copy_from_slice(&[0xde, 0xad]);
             }
             self.driver.poke(at, &payload);
