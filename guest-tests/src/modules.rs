@@ -1,7 +1,7 @@
 //! Finds kernel modules, reads their dependencies, and decompresses them.
 //!
-//! The packages do not contain `modules.dep`, which a maintainer script normally generates. Dependencies are therefore
-//! read from the modules themselves.
+//! Debian's kernel packages do not contain `modules.dep`, which a maintainer script normally generates. Dependencies
+//! are therefore read from the modules themselves.
 
 use std::collections::HashMap;
 use std::fs;

@@ -266,7 +266,8 @@ impl<F: Frontend> Hca<F> {
             self.looped.clear();
             self.looped_back.clear();
         }
-        // Building frames may have completed or failed requests. Once software sees that, it may reuse the memory.
+        // Building frames may have completed or failed requests. Once software sees the result, it may reuse the
+        // request's memory, so copy detached payload first.
         if self.engine.has_events() {
             self.outbound.settle();
         }
@@ -394,7 +395,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns the addresses derived from a MAC, unless the address table contains it.
+    /// Returns the addresses derived from a MAC, unless the address table contains the MAC.
     fn by_rule(&self, mac: MacAddr) -> Option<Identity> {
         Identity::of_mac(mac).filter(|_| !self.port.addresses().lists(mac))
     }

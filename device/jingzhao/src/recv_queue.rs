@@ -9,7 +9,7 @@
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
 //! between any two stores. To recognise words that software has not written yet, the device fills the data units of
 //! consumed slots with [`UNTOUCHED`]. If the valid bit is required (`rq_valid_bit`), it also fills the slots of a new
-//! queue. A slot counts as posted when its list is complete, that is, in one of these cases:
+//! queue. A slot counts as posted when its list of data units is complete, that is, in one of these cases:
 //! - the list ends with a terminator or at the end of the slot, or
 //! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.

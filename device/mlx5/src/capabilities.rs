@@ -10,8 +10,8 @@ use super::check::{Check, Rejection};
 use super::limits::ROCE_GIDS;
 use super::options::{Options, Port};
 
-/// Types with all-zero areas: on-demand paging, quality of service, device memory, and the second area of general
-/// capabilities. Zeros mean that the device lacks these features.
+/// Capability types with all-zero areas: on-demand paging, quality of service, device memory, and the second area of
+/// general capabilities. Zeros mean that the device lacks these features.
 const ABSENT: [u16; 4] = [2, 0xc, 0xf, 0x20];
 
 #[derive(Debug)]
@@ -20,7 +20,8 @@ pub struct Capabilities {
     largest: GeneralCaps,
     /// Largest value of [`GeneralCaps::log_uar_page`].
     max_log_uar_page: u16,
-    /// Area from the last SET_HCA_CAP. It is stored unparsed: new drivers set bits that this device does not define.
+    /// Area from the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
+    /// define.
     general: Box<[u8; AREA_LEN]>,
     atomic: AtomicCaps,
 }
@@ -54,7 +55,7 @@ impl Capabilities {
     /// Returns the capability area selected by a query.
     ///
     /// # Errors
-    /// Fails if the type is unknown or applies only to Ethernet ports.
+    /// Fails if the type is unknown, or if the port is an InfiniBand port and the type applies only to Ethernet ports.
     pub fn query(&self, query: &Query) -> Result<[u8; AREA_LEN], Rejection> {
         Ok(match (query.cap_type(), query.current) {
             (Some(CapType::General), true) => *self.general,

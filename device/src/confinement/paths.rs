@@ -201,7 +201,7 @@ pub(super) fn restrict(
 }
 
 /// Applies all restrictions that Landlock supports. Besides file access, they cover signals to other processes,
-/// connections to their abstract sockets, and TCP: the process may only bind to `port` and connect to `dns_ports`.
+/// connections to their abstract sockets, and TCP: the process may bind only to `port` and connect only to `dns_ports`.
 fn apply(
     grants: Vec<Grant>,
     port: Option<u16>,

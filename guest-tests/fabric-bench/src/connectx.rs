@@ -98,7 +98,8 @@ impl Bench {
         };
         let (streamed, spent) = pair::measured(&mut self.ends, |ends| match op {
             Op::Send => {
-                // As in `flows::receive`, the sender may continue before the receiver has reposted its buffers.
+                // As in `flows::receive`, double the depth, since the sender may continue before the receiver has
+                // reposted its buffers.
                 let receive = ReceiveOverMlx5 { qps, count: share, len, depth: 2 * DEPTH, stride: 0 };
                 let [sent, _] = pair::run_both(ends, |near| near.timed(send), |far| far.timed(receive))?;
                 Ok(sent)

@@ -48,7 +48,7 @@ const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// A benchmark's results on each device. The list is empty for a device that does not support the benchmark.
+/// A benchmark's results on each device. A device that does not support the benchmark has no results.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],

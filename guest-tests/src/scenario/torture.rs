@@ -1,5 +1,5 @@
-//! Disturbs daemons, QEMU processes and guests at random, several at a time, while they exchange messages and check
-//! each one. A disturbance may affect only its own target.
+//! Disturbs daemons, QEMU processes and guests at random, several at a time, while guests and clients exchange messages
+//! and check each message. A disturbance may affect only its own target.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b

@@ -1,7 +1,7 @@
 //! The queue between a device's thread, which appends entries, and the thread that writes them to the file.
 //!
 //! The device appends entries without waiting for the file. It waits only for the lock, which the writer holds while it
-//! takes the chunks. If the file is too slow, the queue fills up and the recording ends.
+//! takes the queued data. If the file is too slow, the queue fills up and the recording ends.
 
 use std::collections::VecDeque;
 use std::mem;

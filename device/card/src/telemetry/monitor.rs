@@ -48,8 +48,8 @@ pub struct Rule {
     pub about: &'static str,
 }
 
-/// Maximum number of QPs with a recorded reason. The limit is needed because a guest can ring doorbells for any QP
-/// number.
+/// Maximum number of QPs whose ignored operations are counted. The limit is needed because a guest can ring doorbells
+/// for any QP number.
 const MAX_QPS: usize = 4096;
 
 /// A QP's doorbells and packets that have been ignored since it last entered RESET.

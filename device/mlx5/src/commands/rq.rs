@@ -87,8 +87,8 @@ fn check_counter_set(resources: &Resources, set: CounterSet) -> Result<(), Rejec
     }
 }
 
-/// Changes the state and the selected fields of an RQ. The current state in the input is ignored. It may be out of date
-/// if the RQ has just failed.
+/// Changes the state and the selected fields of an RQ. The current state in the input is ignored, because it may be out
+/// of date if the RQ has just failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Rejection> {
     let resources = call.resources;
     let ModifyRq { rqn, fields, context, .. } = modify;

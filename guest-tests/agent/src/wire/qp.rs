@@ -106,7 +106,8 @@ pub struct ModifyQp {
     pub transition: Transition,
 }
 
-/// Transitions and their attributes. Each command carries the whole context image, as in the public driver.
+/// Transitions and their attributes. Every command with a mailbox carries the whole context image, as in the public
+/// driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {

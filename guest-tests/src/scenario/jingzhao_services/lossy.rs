@@ -111,8 +111,8 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message does not generate a completion and that the next message uses its receive request
-/// (section 11.3).
+/// Checks that an incomplete message does not generate a completion and that the next message uses the same receive
+/// request (section 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;

@@ -2,7 +2,7 @@
 //! register have two offsets each.
 //!
 //! All registers are 32-bit little-endian words. [`writes`] and [`read`] split guest accesses into words, and
-//! [`Register::at`] decodes the address of a word.
+//! [`Register::at`] decodes the offset of a word.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.1 to 1.5 and 12 (J-04).

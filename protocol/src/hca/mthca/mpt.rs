@@ -162,7 +162,7 @@ mod tests {
         );
     }
 
-    /// Section 12, T38: a queue buffer that the device can read but not write.
+    /// The region is a queue buffer that the device can read but not write (section 12, T38).
     #[test]
     fn mtt_address_is_absolute() {
         let mut inbox = driver_pd();

@@ -106,8 +106,8 @@ fn changed_address_ends_flow() {
     assert_eq!(port.stats().roce, 2);
 }
 
-/// A hub or bridge may reflect a multicast frame to its sender. A sender that is a member of the group would receive
-/// the frame twice.
+/// A hub or bridge may reflect a multicast frame to its sender. If the sender is a member of the group, it already
+/// receives the looped-back frame and must ignore the reflected one.
 #[test]
 fn only_looped_back_frames_may_have_own_source_mac() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
@@ -590,7 +590,7 @@ fn short_advertisement() -> Vec<u8> {
     from_ip(frame, Identity::from_lid(Lid::new(2)).link_local().into())
 }
 
-/// RFC 4861, section 7.2.4: the reply may omit the MAC address if the sender already used it.
+/// RFC 4861, section 7.2.4: the reply may omit the MAC address if the solicitation was already sent to it.
 #[test]
 fn solicitation_without_mac_is_answered() {
     let mut port = port();

@@ -91,7 +91,8 @@ impl Net {
         Self::of(Bench::new(), count)
     }
 
-    /// Creates a device on a bench. The SQ and the EQ use different UAR pages.
+    /// Creates a device from `bench`. Its receive WQEs have `count` data segments. The SQ and the EQ use different UAR
+    /// pages.
     fn of(bench: Bench, count: u8) -> Self {
         let mut driver = driver::Driver::new(bench, driver::Layout::LARGE);
         driver.enable();

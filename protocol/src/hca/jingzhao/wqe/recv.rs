@@ -62,9 +62,9 @@ impl RecvWqe {
         slot.first().is_some_and(|first| first & RECV_VALID != 0)
     }
 
-    /// Returns whether a slot is posted even though its valid bit is clear. `first_pass` is true if no slot in the
-    /// queue has been used since the QP left RESET. In the first pass, a slot that contains data counts as posted, even
-    /// if its [`NextUnit`] was never written (J-23). In later passes, its [`NextUnit`] must also be nonzero.
+    /// Returns whether a slot is posted even though its valid bit is clear. `first_pass` is true until the device has
+    /// consumed every slot once since RESET. In the first pass, a slot that contains data counts as posted, even if its
+    /// [`NextUnit`] was never written (J-23). In later passes, its [`NextUnit`] must also be nonzero.
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
