@@ -44,7 +44,7 @@ pub enum InheritedError {
 /// Inherited sockets. They are used in place of newly created sockets.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// The socket for the only device, if it has no configured path.
+    /// The socket for the only device, if that device has no configured path.
     only: Option<Source>,
     /// Whether `only` was ever set, even if a device has taken the socket since.
     had_only: bool,

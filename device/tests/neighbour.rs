@@ -497,8 +497,8 @@ fn violate_protocol(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// Returns a file on a full tmpfs. If the process may not mount one, returns a file backed by huge pages, which the
-/// host probably does not have.
+/// Returns a file on a full tmpfs. If the process cannot mount one, returns a file backed by huge pages, which the host
+/// probably does not have. If the kernel does not support huge pages, returns an ordinary file.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {

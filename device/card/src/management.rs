@@ -25,10 +25,11 @@
 //! - **Amplification.** A datagram from a peer triggers at most one datagram in return, a response or the next request.
 //!   The returned datagram is never larger than the peer's.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
-//!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
-//!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
-//!   through the switch of the sender's HCA and is then sent as a frame to the HCA at the end of the route. The
-//!   response passes through the switch of the responding HCA.
+//!   Otherwise, the agents answer those of subnet and performance management. In the first second after the port is
+//!   opened, the agents answer these two classes in any case. Some devices always answer performance management
+//!   requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes through the switch of
+//!   the sender's HCA and is then sent as a frame to the HCA at the end of the route. The response passes through the
+//!   switch of the responding HCA.
 //! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. A remote Set is therefore
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down or that software
 //!   has not opened does not answer any request.
@@ -215,8 +216,9 @@ impl Handler {
     }
 }
 
-/// Time after the port is opened during which only the agents answer. Software posts receive buffers before it is ready
-/// to answer, and Linux logs a warning for requests that it cannot answer yet.
+/// Time after the port is opened during which only the agents answer subnet and performance management requests.
+/// Software posts receive buffers before it is ready to answer, and Linux logs a warning for requests that it cannot
+/// answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// InfiniBand management for one HCA.

@@ -47,8 +47,8 @@ impl FramePayload<'_> {
         }
     }
 
-    /// Appends the ranges that contain the payload to `ranges`. Returns whether all of the payload can be detached. If
-    /// not, some ranges may have been appended.
+    /// Appends the ranges that contain the payload to `ranges`. Returns whether all of the payload can be detached; see
+    /// [`DetachedPayload`](crate::DetachedPayload). If not, some ranges may have been appended.
     ///
     /// # Errors
     /// Fails as [`FramePayload::append`] does.

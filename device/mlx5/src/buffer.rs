@@ -39,7 +39,7 @@ pub struct QueueBuffer {
 }
 
 impl QueueBuffer {
-    /// Creates the buffer for a `len`-byte queue. Returns `None` if the list has too few pages or the page size is not
+    /// Creates the buffer for a `len`-byte queue. Returns `None` if `pages` has too few pages or the page size is not
     /// supported. Pages past the end of the queue are dropped.
     pub fn new(pages: Pages<'_>, placement: Placement, len: u64) -> Option<Self> {
         let Placement { log_page_size, page_offset: offset } = placement;
@@ -130,7 +130,7 @@ fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }
 
-/// Number of pages that are still available. All queues and keys share this budget.
+/// Number of pages that are still available. All queues, keys and UMEMs share this budget.
 #[derive(Debug)]
 pub struct PageBudget {
     left: usize,

@@ -30,7 +30,8 @@ fn hcad_commands_in_book_parse() {
     assert!(printed.len() > 5, "found only {printed:?}");
 }
 
-/// For an invalid command line, `hcactl` would exit with status 2 before trying to connect to a daemon.
+/// For a valid command line, `hcactl` exits with status 1, because it cannot connect to a daemon. For an invalid one,
+/// it would exit with status 2 before trying to connect.
 #[test]
 fn hcactl_commands_in_book_parse() {
     let printed = of(Path::new(REPOSITORY), "hcactl");
@@ -68,7 +69,7 @@ fn whole(block: &str) -> Value {
     }
 }
 
-/// Removes `socket_group` settings. The groups may not exist on this host.
+/// Removes `socket_group` settings, because the groups might not exist on this host.
 fn without_groups(mut config: Value) -> Value {
     config.as_object_mut().unwrap().remove("socket_group");
     for device in config["devices"].as_array_mut().unwrap() {

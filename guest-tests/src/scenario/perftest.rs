@@ -141,7 +141,7 @@ impl Figure {
         }
     }
 
-    /// Measures several devices in turn. A slow device is measured only once if no bound depends on it.
+    /// Measures several devices in turn. A slow device is measured only once if the benchmark has no bound.
     pub(super) async fn in_turns(&self, ends: &mut Ends<'_>, devices: &[&Device]) -> Result<Vec<f64>> {
         let mut values = vec![Vec::new(); devices.len()];
         for round in 0..self.rounds {

@@ -355,7 +355,8 @@ impl Fabric for UdpFabric {
         if self.losses.is_due(now) {
             self.count_losses(now);
         }
-        // One reply per call is enough, as a peer sends at most one request per second.
+        // Consecutive requests from one peer get a single reply per call. This is enough, because a peer sends at most
+        // one request per second.
         let mut answered = None;
         for slot in 0..count {
             let meta = self.meta[slot];

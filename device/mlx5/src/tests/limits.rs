@@ -147,7 +147,8 @@ fn object_limits_are_enforced() {
     driver.ok(&create_qp(qp, &list));
 }
 
-/// Filling these tables one command at a time would take too long. Only the last object is created by a command.
+/// Filling the tables of PDs, XRC domains and keys with commands would take too long. The test therefore inserts the
+/// objects directly, and only the last one in each table is created by a command.
 #[test]
 fn limits_of_large_tables_are_enforced() {
     const PDS: u32 = 1 << 16;
@@ -176,7 +177,7 @@ fn limits_of_large_tables_are_enforced() {
     }
 }
 
-/// A ring of 2^22 EQ entries fits in one 256 MiB page.
+/// An EQ has at most 2^22 entries, which fit in one 256 MiB page.
 #[test]
 fn eq_size_limit_is_enforced() {
     let Objects { mut driver, uar, .. } = Objects::new();
@@ -263,8 +264,8 @@ fn limit_on_pages_given_to_device_is_enforced() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts a region of any length and a translation list of any size that fits in memory. The driver uses
-/// the reported limits only for attributes that `ibv_query_device` returns.
+/// The device accepts regions of any length. Translation lists are limited only by the page budget. The driver uses the
+/// reported limits only for attributes that `ibv_query_device` returns.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;

@@ -29,8 +29,8 @@ pub(super) const READ_AND_WRITE: u32 = 0xf << 10;
 pub(super) struct Objects {
     /// UAR page for the event queue's doorbells.
     pub(super) event_uar: u32,
-    /// UAR page for the other doorbells. It must be allocated after the event queue, because the device does not
-    /// provide a mappable page until then.
+    /// UAR page for the other doorbells. It must be allocated after the event queue has been created. Before that, the
+    /// device prefers pages whose doorbells trap.
     pub(super) uar: u32,
     pub(super) eqn: u32,
     pub(super) pd: u32,

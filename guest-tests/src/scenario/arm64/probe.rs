@@ -57,7 +57,7 @@ struct Probe {
     old_warnings: usize,
 }
 
-/// Runs the probe in a guest whose kernel must have pages of `page_size` bytes.
+/// Runs the probe in a guest. One of the cases checks that the guest's kernel has pages of `page_size` bytes.
 pub(super) async fn run(lab: &Lab, report: &mut Report, page_size: &str) -> Result<()> {
     let run = lab.new_run("arm64-probe")?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());

@@ -196,8 +196,8 @@ async fn differ(pair: &mut StockPair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the kernel logs the driver's banner and the port's state, and nothing else about the device except for
-/// the PCI core's messages.
+/// Checks that the kernel logs the driver's banner and, on kernels that log it, the port's state. Also checks that the
+/// kernel logs nothing else about the device except for the PCI core's messages.
 async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 
-/// Disk space charged for each new file or directory, in addition to its content. This is the usual block size.
+/// Disk space charged for each new file or directory, in addition to its content. This is the usual block size of file
+/// systems.
 const ENTRY_LEN: u64 = 4096;
-/// Maximum number of directories, whose entries are kept in memory until everything else has been unpacked.
+/// Maximum number of archive entries for directories. They are kept in memory until everything else has been unpacked.
 const MOST_DIRECTORIES: usize = 100_000;
 /// Maximum size in bytes of the metadata that precedes an entry, such as long file names. It is kept in memory.
 const LONGEST_METADATA: u64 = 1 << 20;

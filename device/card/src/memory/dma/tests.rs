@@ -596,7 +596,7 @@ fn truncated_file_is_inaccessible_after_first_fault() {
 
 #[test]
 fn access_to_missing_huge_page_fails() {
-    // A kernel without huge pages cannot create such a file.
+    // A kernel without huge pages cannot create a file that consists of them.
     let Ok(fd) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else { return };
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();

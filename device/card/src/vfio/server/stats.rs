@@ -21,7 +21,7 @@ pub struct MessageStats {
     pub reset: u64,
     /// Commands that are not supported.
     pub other: u64,
-    /// Messages of any command that were answered with an error.
+    /// Messages that were answered with an error, whatever their command.
     pub refused: u64,
 }
 

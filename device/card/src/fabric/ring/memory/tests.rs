@@ -245,8 +245,8 @@ proptest! {
     }
 }
 
-/// Two threads sleep whenever they can. Only wake-ups notify them of frames and free space. If a wake-up is lost, a
-/// read from the socket times out.
+/// Two threads sleep whenever they can. Only wake-ups, which are bytes on a socket pair, notify them of frames and free
+/// space. If a wake-up is lost, a read from the socket times out.
 #[test]
 fn no_wakeup_is_lost() {
     const FRAMES: u32 = 200_000;
