@@ -43,7 +43,7 @@ use vfio_user::Client;
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
-/// The hostile client with long key lists.
+/// Index of the hostile client with long key lists.
 const LONG_LISTS: u16 = HOSTILE - 1;
 
 /// Maximum number of the daemon's memory mappings. Without attacks, the daemon has about 300. The kernel's default

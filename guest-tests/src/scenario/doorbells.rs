@@ -1,6 +1,6 @@
 //! Doorbells in UAR pages that are mapped into guests. A pair of guests with mapped doorbells must pass the same tests
-//! as other pairs. Two more pairs are then measured without strict mode, one with mapped and one with trapped doorbells.
-//! All pairs use the ring fabric, which adds the least latency to small messages.
+//! as other pairs. Two more pairs, one with mapped and one with trapped doorbells, are then measured without strict
+//! mode. All pairs use the ring fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
 

@@ -150,7 +150,7 @@ fn completions_for_missing_cq_are_lost() {
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
 }
 
-/// A READ depth of 0 disables READs and atomics. Software must not post any.
+/// The READ depth is 0 if the requester enables neither READs nor atomics. Any READ or atomic posted then fails.
 #[test]
 fn read_depth_zero_forbids_reads_and_atomics() {
     for (operation, refused) in [

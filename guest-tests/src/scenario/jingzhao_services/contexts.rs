@@ -71,7 +71,8 @@ async fn expect(vm: &mut Vm, end: &End, wanted: Live) -> Result<()> {
     }
 }
 
-/// Moves a QP through every state that a driver can request, with traffic in between, and checks its context in each.
+/// Moves two connected QPs through the states that a driver can request, with traffic in between. Checks their contexts
+/// in each state.
 async fn life(pair: &mut Pair, service: Service) -> Result<()> {
     const MESSAGES: u32 = 5;
     let attributes = Attributes { psn: [0xff_fffe, 0x10], qkey: 7, ..Attributes::default() };
