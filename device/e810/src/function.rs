@@ -43,7 +43,8 @@ use super::strict::Strict;
 use super::vectors::Vectors;
 
 /// Scheduler leaves for transmit queues and RDMA queue sets. If a leaf is deleted together with an ancestor, its entry
-/// in these maps remains. There is at most one entry per transmit queue and one per RDMA queue set.
+/// in these maps remains. The maps are nevertheless bounded: they have at most one entry per transmit queue and one per
+/// RDMA queue set.
 #[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// Leaves, indexed by transmit queue number.

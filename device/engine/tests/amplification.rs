@@ -1,6 +1,6 @@
 //! Tests that one packet triggers at most one short reply, so that the responder cannot be used to amplify traffic,
-//! even with forged source addresses. The response to a READ has the requested length, but requires a valid key. The
-//! rate of congestion notifications is tested in `congestion.rs`.
+//! even with forged source addresses. The exception is a READ: its response has the requested length, but requires a
+//! valid key. The rate of congestion notifications is tested in `congestion.rs`.
 
 use crate::common::*;
 use protocol::ids::{Msn, Rkey, Va};

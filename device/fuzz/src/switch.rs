@@ -262,7 +262,7 @@ impl Model {
         self.peers.iter().position(|(peer, _)| peer.addr == addr)
     }
 
-    /// Returns the peer that the MAC is configured for.
+    /// Returns the index of the peer that the MAC is configured for, if any.
     fn owner(&self, mac: MacAddr) -> Option<usize> {
         self.peers.iter().position(|(peer, _)| peer.mac == Some(mac))
     }

@@ -361,7 +361,7 @@ impl Switch {
     /// Checks a frame with source MAC `src` that arrived from address `from`, learns the MAC, and returns the
     /// index of the peer.
     ///
-    /// Only peers are trusted, since anyone can send to a UDP port and learned addresses redirect traffic.
+    /// Only peers are trusted, because anyone can send to a UDP port, and a learned MAC redirects traffic.
     ///
     /// # Errors
     /// Fails with an [`AdmitError`] that states why the frame must be dropped.

@@ -21,10 +21,11 @@ use crate::memory::GuestRange;
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
-    /// Detached payloads, and the ranges that contain them.
+    /// Detached payloads of the frames.
     detached: Vec<Detached>,
+    /// Ranges of guest memory that contain the detached payloads.
     ranges: Vec<GuestRange>,
-    /// Total length of these payloads in bytes.
+    /// Total length of the detached payloads in bytes.
     detached_bytes: usize,
     has_chosen_sources: bool,
 }
@@ -98,7 +99,8 @@ impl TxBatch {
         (&mut self.bytes, &mut self.ranges)
     }
 
-    /// Like [`TxBatch::commit_with`], for a frame with a detached payload, whose ranges are the last in the list.
+    /// Like [`TxBatch::commit_with`], for a frame with a detached payload. The payload's ranges must be the last in the list
+    /// of [`TxBatch::detached_buffer`].
     pub(crate) fn commit_detached(
         &mut self,
         dst: MacAddr,
@@ -195,8 +197,8 @@ impl TxBatch {
         if frame.detached_len == 0 { self.bytes.get(frame.start..frame.end) } else { None }
     }
 
-    /// Returns whether no guest memory that the frame refers to has been lost. If some has, copies of the frame may be
-    /// incomplete.
+    /// Returns whether all guest memory that the frame refers to is intact. If any of it has been lost, copies of the
+    /// frame may be incomplete.
     pub(super) fn is_intact(&self, frame: &TxFrame) -> bool {
         self.detached(frame).is_none_or(|(_, ranges)| !ranges.iter().any(GuestRange::is_lost))
     }

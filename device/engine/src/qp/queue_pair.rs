@@ -110,8 +110,8 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Returns whether the engine must poll the receive queue in ERR for requests to flush. They are posted without a
-    /// doorbell.
+    /// Returns whether the engine must poll the receive queue for requests to flush while the QP is in ERR. Polling is
+    /// needed because receive requests are posted without a doorbell.
     pub(crate) fn polls_receives(&self) -> bool {
         !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }

@@ -381,7 +381,7 @@ fn source_addresses_of_own_port_are_not_reported() {
 #[test]
 fn rejected_command_is_not_reported() {
     let mut machine = machine();
-    // The CQ is already valid, and the command is rejected.
+    // The CQ is already valid, so the command is rejected.
     let cqc = Cqc { pd: Pdn::new(4), ..cqc() };
     assert_eq!(machine.command(Op::Sw2HwCq, 0, CQ, &cqc.emit()), CmdStatus::BadParam.code());
     assert_eq!(violations(&machine), []);

@@ -394,7 +394,7 @@ fn forged_node_reports_do_not_displace_responding_nodes() {
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// IBTA volume 1, section 16.1. These are the queries that ibqueryerrors sends to read the switch's counters.
+/// Sends the queries that ibqueryerrors uses to read the switch's counters (IBTA volume 1, section 16.1).
 #[test]
 fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
@@ -517,8 +517,8 @@ fn agents_respond_to_perf_queries_even_if_software_listens() {
     }
 }
 
-/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. As no peer is accepted as the subnet manager, a remote Set
-/// is also rejected while no M_Key is configured.
+/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. Because no peer is accepted as the subnet manager, a
+/// remote Set is also rejected while no M_Key is configured.
 #[test]
 fn remote_set_without_m_key_is_rejected() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];

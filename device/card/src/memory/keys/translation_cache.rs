@@ -5,8 +5,8 @@
 //! in guest memory are not cached, since the device cannot detect changes to it. If no single entry covers the
 //! requested range and grants the access, the look-up falls back to the tables. The cache itself reports no errors.
 //!
-//! The translation of an indirect key depends on the keys in its lists. These are in the same table, and a change to
-//! any of them invalidates the entry.
+//! The translation of an indirect key depends on the keys in its list, and in turn on the keys in their lists if they
+//! are indirect too. All these keys are in the same [`KeyTable`], so a change to any of them invalidates the entry.
 //!
 //! [`KeyTable`]: super::KeyTable
 
@@ -34,7 +34,7 @@ pub struct Generation(NonZeroU64);
 impl Generation {
     pub fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        // Relaxed ordering suffices, because a number is only compared on the thread that created it. The counter
+        // Relaxed ordering suffices, because a number is compared only on the thread that created it. The counter
         // cannot wrap in practice.
         Self(NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX))
     }
