@@ -4,9 +4,9 @@
 TURNS are methods that only one process may execute at a time. They have the form "module.Class.method" and are
 separated by commas. PATIENT are tests in the same form. They wait after each SEND, so that the SEND can complete.
 
-Each test runs in a process forked from one that has loaded all tests, with the garbage collector disabled. Otherwise,
-if a test skips itself half-way, the collector would close the device before the device's objects, which crashes the
-process.
+Each test runs in a process forked from one that has loaded all tests. The garbage collector is disabled in the forked
+process. Otherwise, if a test skips itself half-way, the collector would close the device before the device's objects,
+which crashes the process.
 """
 
 import fcntl

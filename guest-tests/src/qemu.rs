@@ -48,7 +48,7 @@ pub struct Machine {
     pub free_slots: usize,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
-    /// Whether QEMU lets the guest reboot instead of exiting.
+    /// Whether the guest can reboot. If false, QEMU exits when the guest reboots.
     pub reboots: bool,
     /// Boot loader that fetches the kernel and initramfs over the network. If `None`, QEMU loads both.
     pub boot_loader: Option<PathBuf>,

@@ -69,7 +69,7 @@ struct World<'a> {
     stale: ChaCha8Rng,
     /// Whether one frame can carry several packets.
     merges: bool,
-    /// Whether the world inserts payload into frames instead of the engine.
+    /// Whether the world, rather than the engine, inserts payload into frames.
     inserts_payload: bool,
     merged: u64,
 }
@@ -392,7 +392,7 @@ impl<'a> World<'a> {
             self.log(&format!("the next {} packets arrive in one frame", frames.len()));
         }
         let Node { engine, host } = &mut self.nodes[to];
-        // Every other frame is handled in place, in the sender's memory.
+        // Pass alternate frames as shared memory, as if their payload were still in the sender's memory.
         let mut memory = packet.payload.to_vec();
         let payload = match self.merged % 2 {
             0 => PayloadRef::Private(packet.payload),
@@ -546,7 +546,7 @@ impl<'a> World<'a> {
             let mut frame = Vec::new();
             let statuses: Vec<_> =
                 qpns_of(self.plan, node).map(|qpn| (qpn, engine.explain(self.now, qpn))).collect();
-            // The owner of a frame may copy the payload itself, straight to where it belongs.
+            // With `poll_transmit_detached`, the caller must copy the payload into the frame.
             let mut ranges = Vec::new();
             let sent = if self.inserts_payload {
                 engine.poll_transmit_detached(self.now, host, &mut frame, &mut ranges)

@@ -2,8 +2,8 @@
 //! selected.
 //!
 //! Each driver is built from its source in the kernel tree, with an added module parameter that selects a bug.
-//! Management datagrams trigger the bugs, since the kernel driver itself posts them. Requests from user programs bypass
-//! the kernel.
+//! The scenario triggers the bugs with management datagrams, since the kernel driver itself posts these datagrams.
+//! Requests from user programs would bypass the kernel driver.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -99,8 +99,8 @@ impl TxBatch {
         (&mut self.bytes, &mut self.ranges)
     }
 
-    /// Like [`TxBatch::commit_with`], for a frame with a detached payload. The payload's ranges must be the last in the list
-    /// of [`TxBatch::detached_buffer`].
+    /// Like [`TxBatch::commit_with`], for a frame with a detached payload. The payload's ranges must be the last in
+    /// the list of [`TxBatch::detached_buffer`].
     pub(crate) fn commit_detached(
         &mut self,
         dst: MacAddr,

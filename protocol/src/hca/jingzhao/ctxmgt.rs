@@ -1,7 +1,7 @@
 //! Messages between the device's units and its context manager, in a bit-exact form for comparison with the RTL.
 //!
-//! A request header is 128 bits long; the first field in its table occupies the highest bits. A payload is a sequence
-//! of 32-bit words; the first row in its table is the lowest word.
+//! In the tables of the CtxMgt document, the first field of a request header occupies the highest of its 128 bits, and
+//! the first row of a payload is the lowest of its 32-bit words.
 //!
 //! The available copy of the CtxMgt document is incomplete. It lacks the payloads for Requester Recv Control and
 //! Execution Engine, and the words beyond 192 bits for Requester Trans Control (the PD and L_Key of the EQ, and the
