@@ -65,8 +65,8 @@ pub fn begin(config: &Config, file: Option<&Path>, dns_ports: &BTreeSet<u16>) ->
     }
     let grants = paths::grants(config, file)?;
     capabilities::begin();
-    // The probe socket checks whether a socket file is in use. If it cannot be created, every existing socket file
-    // counts as in use.
+    // The probe socket is used to check whether a socket file is in use. If the probe socket cannot be created, every
+    // existing socket file counts as in use.
     let probe = keep_probe().ok().map(|probe| probe.as_raw_fd());
     let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
     let groups: Vec<_> = of_devices.chain(config.sockets.group()).collect();

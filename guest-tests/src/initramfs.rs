@@ -1,8 +1,8 @@
 //! A guest's initramfs: the agent as `/init`, busybox for interactive use, and the scenario's modules.
 //!
-//! The initramfs is an uncompressed `newc` cpio archive. QEMU passes it to the kernel in memory, and decompression
-//! would be slow under TCG. If a scenario needs a root file system, the archive contains the file system modules, and
-//! the agent switches to the disk.
+//! The initramfs is a `newc` cpio archive. It is not compressed, because QEMU passes it to the kernel in memory, and
+//! decompression would be slow under TCG. If a scenario needs a root file system, the archive contains the file system
+//! modules, and the agent switches to the root file system on the disk.
 
 use crate::modules::Module;
 

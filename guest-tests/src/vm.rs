@@ -285,8 +285,8 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Hot-plugs the HCA behind `socket` into free slot `number`. The cards have the lowest slot numbers, and the free
-    /// slots follow.
+    /// Hot-plugs the HCA behind `socket` into free slot `number`. The cards present at boot have the lowest slot
+    /// numbers, and the free slots follow.
     ///
     /// # Errors
     /// Fails if QEMU rejects the device or if the guest was started without a free hot-plug slot.
@@ -475,8 +475,8 @@ impl fmt::Display for LastState {
 }
 
 /// Boots a guest and retries once if the kernel panics before the agent responds. On a busy host, a QEMU process that
-/// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. The retry cannot hide a
-/// device bug, because no HCA driver has been loaded at that point.
+/// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code, and Linux then panics.
+/// The retry cannot hide a device bug, because no HCA driver has been loaded at that point.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,

@@ -309,8 +309,8 @@ impl Vectors {
         u32::from_le_bytes(control.unwrap_or_default())
     }
 
-    /// Writes a vector's GLINT_DYN_CTL. CLEARPBA does not drop a pending cause, which may have arrived during the
-    /// write. A spurious interrupt is harmless, but a lost one is not.
+    /// Writes a vector's GLINT_DYN_CTL. CLEARPBA does not drop a pending cause, because the cause may have arrived
+    /// during the write. A spurious interrupt is harmless, but a lost one is not.
     pub fn set_control(&mut self, cx: &mut Context<'_>, index: u16, value: u32) {
         let Some(vector) = self.vectors.get_mut(usize::from(index)) else { return };
         let written = DynCtl::parse(&value.to_le_bytes());

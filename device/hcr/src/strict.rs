@@ -142,8 +142,8 @@ fn overlaps(
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
         // Checking the last new range that starts before the old range ends is enough. If an earlier new range overlaps
-        // the old range but this one does not, the earlier range also overlaps this one. The loop above has then
-        // already marked this one.
+        // the old range but the last one does not, the earlier range also overlaps the last one. The loop above has
+        // then already marked the last one.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

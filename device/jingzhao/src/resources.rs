@@ -126,7 +126,7 @@ impl Resources {
         self.cqs.get_mut(self.ctx.cq_index(cqn)).map(|cq| &mut **cq)
     }
 
-    /// Copies a QP's current state and PSNs from the engine to the device's copy of its context.
+    /// Copies a QP's current state and PSNs from the engine to the device's copy of the QP context.
     pub fn observe(&mut self, cx: &Context<'_>, qpn: Qpn) {
         let index = self.ctx.qp_index(qpn);
         if let Some(qp) = self.qps.get_mut(index)

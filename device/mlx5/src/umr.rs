@@ -1,7 +1,7 @@
 //! Work requests that change memory keys: registration, invalidation and memory window binding.
 //!
-//! The engine determines when a UMR executes. The device reads the WQE again at that time. Software must not change it
-//! before the request completes.
+//! The engine determines when a UMR executes. The device reads the WQE again at that time, so software must not change
+//! the WQE before the request completes.
 //!
 //! # Spec
 //! mlx5 interface, section 13.3.

@@ -362,10 +362,12 @@ impl DeviceConfig {
     }
 
     /// Creates the configuration of a device that is added at run time. `entry` has the same format as in the file, and
-    /// `sockets` contains the default socket settings.
+    /// `sockets` contains the default socket settings. `others` are the existing devices, which share the limit on
+    /// guest memory with the new one.
     ///
     /// # Errors
-    /// Fails if the entry is invalid. Conflicts with other devices are not checked.
+    /// Fails if the entry is invalid or exceeds the remaining guest memory. Other conflicts with `others` are not
+    /// checked.
     pub fn beside(
         entry: Map<String, Value>,
         sockets: &SocketsEntry,
@@ -428,7 +430,7 @@ impl DeviceConfig {
 pub const ADDED: &str = "device";
 
 /// Returns the destination of a trace or capture, if one is configured. The second argument contains the configuration
-/// keys of the three settings, for error messages.
+/// keys of the three settings in the first argument, for error messages.
 fn keep(
     (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
     [file_key, ring_key, files_key]: [String; 3],

@@ -41,7 +41,7 @@ use crate::arch::{Arch, QemuFiles};
 pub struct Overrides {
     /// Architecture of the guests, if it differs from this machine's.
     pub arch: Option<Arch>,
-    /// Path of a QEMU binary, which is executed directly.
+    /// Path of a QEMU binary. Unlike the lab's own QEMU, it runs with this machine's loader and libraries.
     pub qemu: Option<PathBuf>,
     pub kernel: KernelChoice,
     /// An image of the root file system, for guests that have one. Stock kernels must be able to mount it as ext4.

@@ -191,7 +191,8 @@ impl RecordSink {
         self.output(&Entry::Answer(Content::of(bytes)));
     }
 
-    /// Reports the kinds of work pending at the end of an event loop iteration: frames to send, or other work.
+    /// Reports which kinds of work are pending at the end of an event loop iteration: whether there are frames to send,
+    /// and whether there is other work.
     pub fn drained(&self, frames: bool, other: bool) {
         self.output(&Entry::Drained { frames, other });
     }

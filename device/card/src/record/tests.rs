@@ -117,7 +117,7 @@ fn invalid_entries_are_rejected() {
 }
 
 /// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC. A CRC would therefore be
-/// useless as the digest.
+/// useless as the digest that a recording stores for a frame.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {

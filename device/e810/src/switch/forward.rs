@@ -30,7 +30,7 @@ pub(in super::super) struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum DiscardError {
     NoVsi,
-    /// The VSI's VLAN mode does not permit this frame (tagged or untagged).
+    /// The frame is tagged but the VSI's VLAN mode permits only untagged frames, or the reverse.
     VlanMode,
     /// The source MAC address does not belong to the VSI (anti-spoofing).
     Spoofed,

@@ -1,5 +1,5 @@
 //! Tests both sides of each NIC limit (E810 interface, sections 5.4 to 5.9 and 6.1): the last object within a limit
-//! works, and the next one is rejected with the right status, counted, and logged in one line.
+//! works, and the next one is rejected with the right status, counted, and logged on a single line.
 
 use card::frontend::snapshot::QueueRow;
 use card::frontend::testing::logged;

@@ -16,7 +16,7 @@ fn at(pd: u32, key: u32, va: u64) -> AccessTarget {
     AccessTarget::address(initiator, Lkey::new(key), Va::new(va))
 }
 
-/// The first key that `ib_mad` creates in golden trace ib-2.
+/// The key in this test is the first one that `ib_mad` creates in golden trace ib-2.
 #[test]
 fn physical_mkey_addresses_guest_memory_directly() {
     let dma = guest_memory(0x4000, 1);

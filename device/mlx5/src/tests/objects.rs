@@ -1,4 +1,4 @@
-//! Objects other than QPs: object numbers, EQs, CQs, memory keys and SRQs (mlx5 interface, sections 5.2 to 5.4).
+//! Object numbers, and objects other than QPs: EQs, CQs, memory keys and SRQs (mlx5 interface, sections 5.2 to 5.4).
 
 use card::frontend::snapshot::MrRow;
 use protocol::hca::mlx5::counter::QueryQCounter;

@@ -19,7 +19,8 @@ use crate::limits::MAX_UMEMS;
 /// Offsets within [`DevxUser`]'s UMEM.
 const RECORDS_AT: u64 = 0x2000;
 const DATA_AT: u64 = 0x3800;
-/// Start address of the region. Its offset within a page differs from that of the region's data at [`DATA_AT`].
+/// Start address of [`DevxUser`]'s memory region. The address's offset within a page differs from the offset of the
+/// region's data, which is at [`DATA_AT`].
 const KEY_VA: u64 = 0x10;
 
 fn create_umem(driver: &mut Driver, pages: &[u64]) -> UmemId {

@@ -192,8 +192,8 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping does not affect existing memory. The parts that are unmapped lie inside it, and only the
-    // aligned part is kept.
+    // SAFETY: a new mapping does not affect existing memory. The parts that are unmapped lie inside the new mapping, of
+    // which only the aligned part is kept.
     unsafe {
         let raw =
             libc::mmap(std::ptr::null_mut(), len + ALIGN, libc::PROT_READ | libc::PROT_WRITE, sharing, fd, 0);

@@ -61,9 +61,9 @@ const REMOTE_ACCESS: &[&str] = &[
     "-t get -D zcopy -s 65536 -n 100",
 ];
 
-/// Setting that keeps UCX from using DevX. Without DevX, atomics over `rc_mlx5` fail. UCX adds an offset to each
-/// address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), and only the indirect keys that it creates through DevX accept
-/// such an address.
+/// Setting that keeps UCX from using DevX. Without DevX, atomics over `rc_mlx5` fail, because UCX adds an offset to
+/// each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), and only the indirect keys that it creates through DevX
+/// accept such an address.
 const WITHOUT_DEVX: &[&str] = &["UCX_IB_MLX5_DEVX=n"];
 
 /// Arguments for UCX tests of atomics.

@@ -7,7 +7,7 @@ const NORMAL: &[&str] = &[
     // The root bus has no link speed.
     "available PCIe bandwidth",
     "FW logging is not supported",
-    // The driver tries to load a device-specific package before the common one.
+    // The driver tries to load a device-specific DDP package before the common one.
     "firmware: failed to load intel/ice/ddp/ice-",
     "Direct firmware load for intel/ice/ddp/ice-",
     "Failed to apply Tx scheduling configuration",
@@ -21,7 +21,7 @@ const NORMAL: &[&str] = &[
     "Stale CEQE for CQ",
 ];
 
-/// Substrings of messages that are expected if there is no package.
+/// Substrings of messages that are expected if there is no DDP package.
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",

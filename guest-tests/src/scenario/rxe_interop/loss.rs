@@ -1,4 +1,5 @@
-//! Runs the matrix on a link that loses, duplicates, reorders, corrupts or marks frames.
+//! Tests a link that impairs frames. The test matrix runs while frames are lost, duplicated and reordered. Separate
+//! cases cover corrupted and ECN-marked frames.
 
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Adds each impairment in both directions with the given probability.
+/// Makes the link drop, duplicate and reorder frames in both directions, each with the given probability.
 async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
     let mut rules = Impairments::default();
     for (direction, seed) in [("tx", "1"), ("rx", "2")] {

@@ -141,7 +141,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The TCP segment received in golden trace eth-5.
+    /// The CQE in this test is that of the TCP segment received in golden trace eth-5.
     #[test]
     fn recorded_frame_cqe_round_trips() {
         let bytes = words(&[

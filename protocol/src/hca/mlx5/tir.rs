@@ -112,7 +112,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The fourth TIR in golden trace eth-1, without its key.
+    /// The TIR in this test is the fourth one in golden trace eth-1, without its key.
     #[test]
     fn recorded_tir_context_round_trips() {
         let bytes =
@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(CreateTir { context }.emit(), bytes);
     }
 
-    /// The names in the driver's headers suggest the opposite (section 20, M-26).
+    /// The names of the loopback bits in the driver's headers suggest that setting them blocks loopback (section 20,
+    /// M-26).
     #[test]
     fn setting_loopback_bits_allows_loopback_frames() {
         let context = TirContext { unicast_loopback: true, ..TirContext::default() };

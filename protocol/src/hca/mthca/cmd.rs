@@ -302,7 +302,7 @@ mod tests {
         PendingCommand { in_param: 0x1_2345_6000, in_modifier, out_param: 0, token: 0xffff, command }
     }
 
-    /// Example from section 13.3: the command words of QUERY_FW and the first NOP.
+    /// The command words in this test are those of QUERY_FW and the first NOP in section 13.3.
     #[test]
     fn decodes_published_command_words() {
         let query_fw = CommandWord::from_bits(u32::from_be_bytes([0x00, 0x80, 0x00, 0x04]));
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(len(0).unwrap_err().status, CmdStatus::BadParam);
     }
 
-    /// Example from section 14.4: commands 208 and 33.
+    /// The commands in this test are number 208 in section 14.4 and number 33 in section 14.3.
     #[test]
     fn map_eq_separates_unmap_flag_from_eqn() {
         let unmap = PendingCommand { in_param: 0x1f_43fe, ..latched(0x012, 0x8000_0002) };

@@ -93,8 +93,8 @@ impl Link {
         &self.socket
     }
 
-    /// Pushes the first `count` frames of a batch until one does not fit. Returns the number of frames pushed, including
-    /// those that were dropped because their memory was lost.
+    /// Pushes up to `count` frames from the start of a batch, but stops at the first one that does not fit. Returns the
+    /// number of frames pushed, including those that were dropped because guest memory with their payload was lost.
     pub(super) fn put(&mut self, batch: &TxBatch, count: usize) -> Result<usize, LinkError> {
         let mut put = 0;
         for frame in batch.frames().take(count) {
