@@ -32,7 +32,7 @@ furnish() {
     chroot "$root" chown -R user: /home/user
 }
 
-# enter ROOT TOOLCHAIN USER ENVIRONMENT... -- COMMAND...: runs the command in its own namespaces, with this root. Uses
+# enter ROOT TOOLCHAIN USER ENVIRONMENT... COMMAND...: runs the command in its own namespaces, with this root. Uses
 # pivot_root instead of chroot, because a process inside a chroot cannot create a user namespace.
 enter() {
     local root=$1 toolchain=$2 user=$3

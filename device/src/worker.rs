@@ -80,7 +80,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// Whether the fabric is full. If so, the worker waits for the fabric's descriptor to become writable.
+    /// Whether the fabric is full. If so, the worker also watches the fabric's descriptor for writability.
     blocked: bool,
     listener: Option<Arc<Listener>>,
     /// If set, the worker does not accept clients until this time.
@@ -260,7 +260,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let WorkLeft { frames, other } = self.hca.drain();
             self.check_memory()?;
             work_left = (self.send()? == Sent::All && frames) || other;
-            // Sending may have copied payload from guest memory.
+            // Check again: sending may have copied payload from guest memory, which fails if a page is lost.
             self.check_memory()?;
             self.reply()?;
             let now = now();
@@ -397,7 +397,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return Ok(());
         }
         self.hca.flush();
-        // Frames arrived before wake-ups were enabled. They will not wake the thread, so it must not block.
+        // If frames arrived before wake-ups were enabled, they will not wake the thread, so it must not block.
         if !self.fabric.enable_wakeups() {
             self.fabric.disable_wakeups();
             return self.poll(ready, Some(Duration::ZERO));
@@ -411,8 +411,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Sleeps without being woken so that messages accumulate, if that raises throughput. Returns whether work is
-    /// available.
+    /// If coalescing raises throughput, sleeps for a while, during which messages accumulate without waking the thread.
+    /// Returns whether work is available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();
         let done = self.hca.engine_stats().messages();
@@ -478,7 +478,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Sends the outbound batch. If the fabric is full, watches its descriptor until it becomes writable.
+    /// Sends the outbound batch. While the fabric is full, also watches its descriptor for writability.
     fn send(&mut self) -> io::Result<Sent> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();

@@ -89,8 +89,8 @@ pub trait Fabric {
         None
     }
 
-    /// Returns whether frames have arrived. The descriptor does not report frames that arrive between
-    /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
+    /// Returns whether frames have arrived. Call this between [`Fabric::disable_wakeups`] and
+    /// [`Fabric::enable_wakeups`], when the descriptor need not report arriving frames.
     fn has_frames(&self) -> bool {
         false
     }
@@ -101,8 +101,8 @@ pub trait Fabric {
         true
     }
 
-    /// Returns whether the payload of the frames to send may be [detached](engine::DetachedPayload). [`Fabric::send`]
-    /// copies the payload of all frames, including those that remain in the batch.
+    /// Returns whether the payload of the frames to send may be [detached](engine::DetachedPayload). If so,
+    /// [`Fabric::send`] copies the payload of all frames, including those that remain in the batch.
     fn takes_detached_payload(&self) -> bool {
         false
     }

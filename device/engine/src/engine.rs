@@ -56,8 +56,8 @@ pub struct Transmit {
     pub detached: Option<DetachedPayload>,
 }
 
-/// Detached payload of a frame: the frame refers to it in guest memory instead of containing a copy. [`Host::locate`]
-/// returns the ranges.
+/// Detached payload of a frame: instead of containing a copy of the payload, the frame refers to ranges of guest
+/// memory, which [`Host::locate`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetachedPayload {
     /// Offset at which the payload belongs, from the start of the bytes that were appended.

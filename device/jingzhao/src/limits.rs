@@ -120,8 +120,8 @@ impl TryFrom<LimitsEntry> for Limits {
     type Error = LimitsError;
 
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
-        /// Maximum length of a send WQE in bytes. A link stores the length in a six-bit field, as a number of 16-byte
-        /// units.
+        /// Maximum length of a send WQE in bytes. The next unit of the preceding WQE stores the length in a six-bit
+        /// field, as a number of 16-byte units.
         const MAX_SEND_LEN: u16 = 1008;
         /// Maximum slot size of a receive queue in bytes.
         const MAX_RECV_LEN: u16 = 4096;

@@ -60,7 +60,8 @@ pub struct Mthca {
     strict: Strict,
     counters: Counters,
     failed: bool,
-    /// Whether the UAR pages are mapped into the guest. If so, the device may miss doorbells.
+    /// Whether the UAR pages are mapped into the guest. If so, stores to them do not trap, and the device may
+    /// miss doorbells.
     mapped: bool,
 }
 

@@ -36,7 +36,7 @@ const NO_REGISTER: &str =
     "writes to its registers are ignored, and counted as `no_register` in `hcad_ignored_total`";
 /// Statuses of failed ConnectX commands.
 const LIM_ERR: &str = "LIM_ERR";
-/// The driver counts these objects itself and rejects those beyond the limit.
+/// The driver counts the objects itself and rejects those beyond the limit.
 const DRIVER: &str = "rejected by the driver";
 /// The driver ignores the reported limit in favour of a module parameter. The device enforces a different limit.
 const MODULE_PARAMETER: &str =

@@ -54,7 +54,7 @@ impl Line {
         self.show(step);
     }
 
-    /// Shows the progress of a download on a terminal. Without a terminal, logs it every `LOG_INTERVAL`.
+    /// Shows the progress of a download on a terminal. Without a terminal, logs it at most once per `LOG_INTERVAL`.
     pub fn bytes(&self, done: u64, all: u64) {
         let amount = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The switch between the port and the VSIs: its rules and lists.
+//! The switch between the port and the VSIs: its rules, VSI lists, prune lists and large actions.
 //!
 //! [`forward`] applies the rules to frames. Each recipe has its own table, keyed by the fields that the recipe
 //! compares, so each frame needs one lookup per recipe, regardless of the number of rules.

@@ -67,7 +67,7 @@ pub(super) struct Side {
     pub(super) missed_receive: bool,
     /// Progress of the peer's requests at this side.
     pub(super) executed: Cursor,
-    /// Original value that each of the peer's atomics must return, set when it is executed.
+    /// Original value that each of the peer's atomics must return, set when the atomic is executed.
     pub(super) originals: Vec<Option<u64>>,
     /// Progress of the responses to the side's own requests.
     pub(super) returned: Cursor,

@@ -317,7 +317,8 @@ impl Probe {
         self.vm.run_within(LOAD_TIMEOUT, &["sh", "-c", &line]).await.map(drop)
     }
 
-    /// Unbinds a function, resets it and binds it again. The driver does not handle resets that it did not initiate.
+    /// Unbinds a function before resetting it, because the driver does not handle resets that it did not initiate. Then
+    /// binds the function again.
     async fn function_reset(&mut self) -> Result<()> {
         let function = self.functions[0].clone();
         self.driver(&function, "unbind").await?;

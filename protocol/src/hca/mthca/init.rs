@@ -164,8 +164,8 @@ mod tests {
         assert_eq!(InitHca::parse(&emitted), Ok(InitHca::DRIVER_DEFAULT));
     }
 
-    /// Example from section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h, and their
-    /// last page is at BF000h.
+    /// Example from section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h, and the
+    /// last 4 KiB of them at BF000h.
     #[test]
     fn doorbell_record_addresses_match_driver() {
         let init = InitHca::DRIVER_DEFAULT;

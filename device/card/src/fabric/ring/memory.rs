@@ -161,8 +161,8 @@ const fn record_len(frame: usize) -> usize {
     (PREFIX as usize + frame).next_multiple_of(ALIGNMENT)
 }
 
-/// Returns whether the headers of a frame are all at its beginning. Any number of VLAN tags could precede the addresses
-/// of other frames.
+/// Returns whether a frame is untagged IPv4, so that all its headers are at its beginning. In other frames, any number
+/// of VLAN tags could precede the IP addresses.
 fn is_untagged_ipv4(head: &[u8]) -> bool {
     head.get(12..14) == Some(&[8, 0])
 }
@@ -349,7 +349,8 @@ impl Consumer {
 
     /// Appends up to `max_frames` frames to `batch` and stops at the first one that does not fit. Of an untagged IPv4
     /// frame of at least `MIN_SHARED_LEN` bytes without an ICRC, only the headers are copied, unless the frame wraps
-    /// around. The batch then refers to the frame in the ring, where the producer can still change it.
+    /// around. If only the headers are copied, the batch refers to the frame in the ring, where the producer can still
+    /// change it.
     ///
     /// # Errors
     /// Fails with a [`RingError`] if a value in the shared memory is invalid. Frames appended before the error are

@@ -16,7 +16,8 @@ const MAX_REQUESTS: usize = 3 * MAX_NODES;
 /// How long to wait for a response before repeating a request. A guest on an emulated CPU may take this long.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// A sweep, and the HCAs that have responded to its Get(NodeInfo). Each unicast LID is stored at most once.
+/// A sweep, and the HCAs that have responded to its Get(NodeInfo). Each unicast LID is stored at most once,
+/// which bounds the set.
 #[derive(Clone, Debug)]
 struct Sweep {
     tid: u32,

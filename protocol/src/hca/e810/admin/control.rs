@@ -58,7 +58,7 @@ layout! {
         @2   access: u16,
         /// Requested or granted time in milliseconds.
         @4   timeout: u32,
-        /// Resource number, unused by these locks.
+        /// Resource number. No resource lock uses it.
         @8   number: u32,
         /// In a response for the global configuration lock: 0 if granted, 1 if configuration is in progress, or
         /// [`STATUS_DONE`].
