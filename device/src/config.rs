@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_derive_from_device_id() {
+    fn addresses_are_derived_from_device_id() {
         let config = check(&device(r#", "default_peer": {"id": 3, "ipv4": "192.0.2.1"}"#)).unwrap();
         let device = &config.devices[0];
         assert_eq!(device.identity.mac.to_string(), "02:00:00:00:01:02");

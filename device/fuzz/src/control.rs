@@ -6,7 +6,7 @@ use device::config::check_peer;
 
 /// Runs one input. Each line is either rejected or parsed into a message that survives a round trip through JSON.
 pub fn run(input: &[u8]) {
-    // Fractional numbers may change their last digit in a round trip, so values are not compared.
+    // The last digit of a fractional number may change in a round trip, so values are not compared.
     for line in input.split(|byte| *byte == b'\n') {
         if let Ok(request) = serde_json::from_slice::<Request>(line) {
             let again = serde_json::to_vec(&request).expect("any request can be written as JSON");

@@ -1,5 +1,5 @@
-//! Code shared by HCR interfaces: a command register with mailboxes (HCR), context memory mapped by the guest (ICM),
-//! page tables in that memory (MTT), queues whose entries have an owner bit, and doorbell pages.
+//! Code shared by HCR interfaces. These have a command register with mailboxes (HCR), context memory mapped by the
+//! guest (ICM), page tables in that memory (MTT), queues whose entries have an owner bit, and doorbell pages.
 //!
 //! `jingzhao` and `mthca` implement such interfaces. The rest of the HCA does not depend on this crate.
 

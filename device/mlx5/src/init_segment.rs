@@ -36,7 +36,7 @@ impl InitSegment {
             Register::CommandRevision => revision,
             Register::QueueAddressHigh => self.queue_high,
             Register::QueueAddressLow => QueueWord::read(self.queue_low, self.health.nic_state()),
-            // The doorbell is write-only, and the device initialises immediately.
+            // The doorbell is write-only, and the device initialises immediately, so both read as 0.
             Register::CommandDoorbell | Register::Initializing => 0,
             Register::Health => self.health.word(within),
             Register::TimerHigh => high,
@@ -59,7 +59,7 @@ impl InitSegment {
                 }
             },
             Register::CommandDoorbell => return Effect::Commands(value),
-            // The other registers are read-only and ignore writes.
+            // Writes to read-only registers are ignored.
             _ => {}
         }
         Effect::None

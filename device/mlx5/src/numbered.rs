@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use card::sparse::{Capacity, SparseTable};
 
-/// A table of objects, indexed by number. A freed number is reused as late as possible so that late doorbells and
+/// A table of objects, indexed by number. A freed number is reused as late as possible so that delayed doorbells and
 /// packets for the old object do not reach a new one.
 #[derive(Debug)]
 pub struct Numbered<T> {

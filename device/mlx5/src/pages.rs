@@ -35,8 +35,8 @@ impl GivenPages {
         &self.0
     }
 
-    /// Returns up to `max` pages to the driver. Section 20, M-14: the list contains only pages that the device still
-    /// holds.
+    /// Removes and returns up to `max` pages, for the driver to take back. Section 20, M-14: a page is returned only
+    /// once.
     pub fn take(&mut self, max: usize) -> Vec<Iova> {
         self.0.split_off(self.0.len().saturating_sub(max))
     }

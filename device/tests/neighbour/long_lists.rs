@@ -2,8 +2,8 @@
 //! permits.
 //!
 //! The requests use a key whose entries (the outer list) refer to a second key, which has its own entries (the inner
-//! list). The entries of the outer list alternate between the last and the first byte of the inner list. Each access to
-//! the last byte searches the whole inner list.
+//! list). The entries of the outer list refer alternately to the last and the first byte that the inner list maps.
+//! Resolving the last byte requires a search of the whole inner list.
 
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -146,7 +146,7 @@ impl LongLists {
         hostile
     }
 
-    /// Creates a key whose list entries each refer to one byte of another key.
+    /// Creates a key whose list entries each refer to one byte of the region of another key.
     fn create_list(&mut self, target: u32, bytes: impl Iterator<Item = u64>) -> u32 {
         let klm = |va| Klm { byte_count: 1, key: target, va: Va::new(va) }.emit();
         let list: Vec<u8> = bytes.flat_map(klm).collect();

@@ -91,7 +91,8 @@ impl Source {
     }
 }
 
-/// Returns the version in the name of Debian's source package, such as `7.3` for `7.3.4+deb13-amd64`.
+/// Returns the version that a kernel release's source package has in its name, such as `7.3` for release
+/// `7.3.4+deb13-amd64`.
 fn version(release: &str) -> Option<String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some([numbers.next()?, numbers.next()?].join(".")).filter(|version| version.len() > 2)
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn package_version_is_major_and_minor() {
+    fn package_version_consists_of_major_and_minor() {
         assert_eq!(version("7.3.4+deb13-amd64").unwrap(), "7.3");
         assert_eq!(version("6.12.117+deb13-amd64").unwrap(), "6.12");
         assert_eq!(version("custom"), None);

@@ -14,32 +14,32 @@ const PAGE_KIB: u64 = 4;
 /// Smallest median loss per batch, in KiB, that is reported as a leak.
 const LEAK_KIB: i64 = 1 << 10;
 
-/// A command to repeat in batches.
+/// Commands to run in repeated cycles, grouped into batches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cycles<'a> {
-    /// Shell commands for one repetition, without a trailing newline.
+    /// Shell commands for one cycle, without a trailing newline.
     pub(super) commands: &'a str,
     pub(super) batches: u32,
-    /// Number of repetitions in a batch.
+    /// Number of cycles in a batch.
     pub(super) batch: u32,
     /// Timeout for a batch.
     pub(super) timeout: Duration,
 }
 
 impl Cycles<'_> {
-    /// Returns the same cycles with fewer and smaller batches, which detect only larger leaks per cycle.
+    /// Returns the same cycles with fewer and smaller batches, which detect only leaks that are larger per cycle.
     pub(super) const fn fewer(self) -> Self {
         Self { batches: 3, batch: 1, ..self }
     }
 
-    /// Returns the total number of repetitions, including the first one, which is not measured.
+    /// Returns the total number of cycles, including the first one, which is not measured.
     pub(super) const fn times(&self) -> u32 {
         1 + self.batches * self.batch
     }
 
     /// Runs all batches. Fails if a command fails or memory is leaked.
     pub(super) async fn run(&self, vm: &mut Vm) -> Result<()> {
-        // The first repetition fills the kernel's caches, which must not count as a leak.
+        // The first cycle fills the kernel's caches, which must not count as a leak.
         vm.run_within(self.timeout, &["sh", "-c", &self.script(1)]).await?;
         let mut free = vec![free_memory(vm).await?];
         for _ in 0..self.batches {

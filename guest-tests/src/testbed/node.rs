@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_invalid_explicit_rank_hosts_and_port() {
+    fn invalid_rank_hosts_or_port_options_are_rejected() {
         let node = |args: NodeArgs| args.node(|_| None);
         assert_eq!(node(written(1, &["n1", "n2"], 4000)).unwrap().size(), 2);
         for bad in

@@ -407,7 +407,8 @@ impl Switch {
     }
 
     /// Removes `mac` from the caches after a frame with this source MAC was rejected because its sender does not own
-    /// the MAC. The owner's next frame then refreshes the MAC's entry, which discards that sender's claim to the MAC.
+    /// the MAC. The owner's next frame then refreshes the MAC's entry, which discards the rejected sender's claim (see
+    /// `macs`).
     fn relearn(&mut self, mac: MacAddr) {
         self.last = self.last.filter(|last| last.src != mac);
         self.last_own = self.last_own.filter(|(last, _)| *last != mac);
@@ -415,8 +416,9 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, route every frame to it. Flooding would send the frames one at a time, which costs
-        // more. While a peer specified by name is absent, however, frames for it must not go to the only present peer.
+        // If there is only one peer, route every frame to it. Frames to a known peer are sent in batches, whereas
+        // flooded frames are sent one at a time, which is slower. While a peer specified by name is absent, however,
+        // frames for it must not go to the only present peer.
         if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }

@@ -11,11 +11,11 @@ use super::PERMISSIVE_LID;
 /// Next hop of an SMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hop {
-    /// The MAD is for this node.
+    /// The SMP is for this node.
     Here(Mad),
     /// The SMP leaves through this port.
     Port(u8, Mad),
-    /// The MAD is discarded.
+    /// The SMP is discarded.
     Nowhere,
 }
 

@@ -43,7 +43,8 @@ impl ChecksumStatus {
     }
 }
 
-/// Verifies the transport checksum. Returns `None` if the packet has none or software must verify it.
+/// Returns whether the transport checksum is valid, or `None` if the transport header was not parsed or software must
+/// verify the checksum. A UDP checksum that the sender omitted over IPv4 counts as valid.
 fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let is_sum_valid = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
@@ -58,7 +59,7 @@ fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
                 return None;
             }
             match addresses {
-                // RFC 768: zero means that the sender did not compute a checksum.
+                // RFC 768: zero means that the sender did not compute a checksum, so the datagram is accepted.
                 Addresses::V4 { .. } if !has_sum => Some(true),
                 // RFC 6935 permits zero UDP checksums for some tunnels; that choice is left to software.
                 Addresses::V6 { .. } if !has_sum => None,

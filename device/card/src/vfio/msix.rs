@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn vector_without_eventfd_is_pending() {
+    fn raised_vector_without_eventfd_stays_pending() {
         let mut interrupts = Interrupts::new(70);
         interrupts.set_gate(OPEN);
         interrupts.raise(69);

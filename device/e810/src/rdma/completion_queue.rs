@@ -230,8 +230,8 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Returns whether the ring has room for `count` entries. One slot always stays free so that a full ring differs
-    /// from an empty one.
+    /// Returns whether the ring has room for `count` entries. One slot always stays free so that a full ring can be
+    /// distinguished from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
         // The consumer index in the shadow area wraps at the ring size, so it must be read at least once per pass over
         // the ring.

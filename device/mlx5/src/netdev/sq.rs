@@ -200,7 +200,7 @@ impl Sq {
         used
     }
 
-    /// Changes the state. In the reset state, the SQ has no WQEs and its counters are 0.
+    /// Changes the state. In the reset state, the SQ has no WQEs, and its producer and consumer counters are 0.
     pub fn set_state(&mut self, state: WorkQueueState) {
         self.state = state;
         self.lso = None;
@@ -219,7 +219,8 @@ impl Sq {
         }
     }
 
-    /// Reads the send counter from the doorbell record. If the record is not accessible, the counter does not change.
+    /// Updates the SQ's producer counter from the doorbell record. If the record is not accessible, the producer
+    /// counter does not change.
     ///
     /// # Errors
     /// Fails if the record's counter covers more blocks than the SQ has.

@@ -286,7 +286,8 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Header of a strided list with one entry of 8 bytes, repeated three times to cover the 24 bytes of the list's key.
+/// Header of a valid strided list. Its only entry is 8 bytes long and is repeated three times, which covers the 24-byte
+/// region that the list describes.
 const SOUND_HEADER: RepeatBlock = RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
 
 /// Registers a strided layout with the given header.

@@ -14,7 +14,8 @@ use crate::report::Report;
 use crate::testbed::kind::Device;
 use crate::tools;
 
-/// Timeout for unloading the drivers. Linux 6.12 destroys about 6,100 keys one by one (mlx5 interface, trap M-17).
+/// Timeout for unloading the drivers. Linux 6.12 creates about 6,100 keys at load and destroys them one by one (mlx5
+/// interface, trap M-17).
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Violations that strict mode may report without failing the scenario.

@@ -88,11 +88,11 @@ pub(in super::super) enum Extent {
 struct Probe {
     vm: Vm,
     daemon: Daemon,
-    /// Numbers of the devices on the fabric, which are also their LIDs.
+    /// IDs of the devices on the fabric, which are also their LIDs.
     ids: [u16; 2],
     /// PCI addresses of the devices, in the same order as `ids`.
     functions: [String; 2],
-    /// Numbers of kernel messages and warnings that have already been checked.
+    /// How many kernel messages and how many warnings have already been checked.
     checked: (usize, usize),
     image: Image,
     /// The kernel that runs after a panic.
@@ -328,7 +328,7 @@ impl Probe {
         self.expected_messages().await
     }
 
-    /// Makes a device fail. The driver must detect the failure when it polls the health buffer and restart the device.
+    /// Makes a device fail. When the driver polls the health buffer, it must detect the failure and restart the device.
     /// The other device must not be affected.
     async fn recovers(&mut self) -> Result<()> {
         self.set_grace_period(0).await?;

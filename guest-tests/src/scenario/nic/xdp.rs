@@ -1,4 +1,4 @@
-//! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be
+//! XDP programs in a driver's receive path, and AF_XDP sockets used by DPDK's `testpmd`. Debian's `xdp-bench` cannot be
 //! used because it needs a tracepoint that kernel 7.3 no longer has.
 
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ const DATAGRAMS: u32 = 8;
 /// Number of echo requests for AF_XDP.
 const ECHOES: u32 = 50;
 
-/// The program that attaches XDP programs.
+/// Python script that attaches an XDP program to a device.
 const PROGRAM: &str = include_str!("../../../guest/xdp.py");
 
 /// An XDP program that takes the same action on every packet.
@@ -181,7 +181,7 @@ async fn count(station: &mut Station, counter: &str) -> Result<u64> {
     all.get(counter).copied().with_context(|| format!("no {counter} in {all:#?}"))
 }
 
-/// Waits until a driver counter has reached at least `least`.
+/// Waits until a driver counter is at least `least`.
 async fn at_least(station: &mut Station, counter: &str, least: u64) -> Result<()> {
     let deadline = Instant::now() + COUNTED_TIMEOUT;
     loop {

@@ -27,9 +27,12 @@ pub struct Ci {
 }
 
 impl Ci {
-    /// Boots guests, copies the directory to them, runs the command in all of them, and stops them. The exit status is
-    /// that of the first command that fails. If a command fails, the others are terminated after a grace period. A signal
-    /// terminates all commands. The logs are collected in all cases.
+    /// Boots guests, copies the directory given by `--folder` to /work in each, runs the command in all of them, and
+    /// stops them. If a command fails, the others are terminated after a grace period. A signal terminates all
+    /// commands. The logs are collected in all cases.
+    ///
+    /// The exit status is that of the first command that fails. If none fails, it is 0, or 1 if a problem was reported
+    /// when the guests were stopped.
     ///
     /// # Errors
     /// Fails if the command could not be run.

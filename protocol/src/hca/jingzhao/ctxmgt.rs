@@ -5,8 +5,8 @@
 //!
 //! The available copy of the CtxMgt document is incomplete. It lacks the payloads for Requester Recv Control and
 //! Execution Engine, and the words beyond 192 bits for Requester Trans Control (the PD and L_Key of the EQ, and the
-//! MSI-X vector). None of these are implemented. The document does not give the numbers of the types and opcodes of
-//! engine requests. The numbers used here are from the public RTL.
+//! MSI-X vector). None of these are implemented. The document does not give the numeric values of the types and opcodes
+//! of engine requests. The values used here are from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -266,7 +266,7 @@ impl EncapPayload {
 mod tests {
     use super::*;
 
-    /// The requests follow the row order of table 3.1.
+    /// The requests are in the same order as the rows of table 3.1.
     #[test]
     fn command_unit_headers_match_table_3_1() {
         for (request, header) in [

@@ -7,7 +7,7 @@
 //! - RST2INIT copies the whole image.
 //! - Later transitions copy every accepted attribute whose mask bit is set, even if its value is zero.
 //! - A required attribute is copied if its value is nonzero, even if its mask bit is clear.
-//! - Some fields, mainly those for queues and keys, do not belong to any attribute of the service type. They are copied
+//! - Some fields, mainly those for queues and keys, are not part of any attribute of the service type. They are copied
 //!   if nonzero, but only until the part of the QP that uses them starts to run: up to RTR2RTS for send queue fields,
 //!   and up to INIT2RTR for all others.
 //! - PSNs are copied by the commands that initialise them: the receive PSN up to INIT2RTR, and the send PSN up to
@@ -91,7 +91,8 @@ impl StoredQpc {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
         let in_init = matches!(transition, Transition::Init2Init | Transition::Init2Rtr);
-        // Section 10.3, rule 4: up to INIT2RTR, nonzero attributes that the service type lacks are copied as well.
+        // Section 10.3, rule 4: up to INIT2RTR, attributes that do not apply to the service type are also copied if
+        // nonzero.
         let inapplicable = if in_init { !Attributes::of(service) } else { Attributes::empty() };
         let Self { image, .. } = self;
         // Section 10.3, rules 2 and 3: attributes in the mask are copied even if zero. Required attributes outside the
@@ -116,7 +117,7 @@ impl StoredQpc {
         }
     }
 
-    /// Sets defaults for retry parameters that the driver has not set by RTR2RTS. The defaults use the encoding of the
+    /// Sets defaults for the retry parameters that are still unset after RTR2RTS. The defaults use the encoding of the
     /// public driver, the only driver that leaves the parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
@@ -226,7 +227,7 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that do not belong to any attribute. A field is copied only until the part of the QP that uses
+/// Copies nonzero fields that are not part of any attribute. A field is copied only until the part of the QP that uses
 /// it starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {

@@ -15,7 +15,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// All variants, in code order.
+            /// All variants, in order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Decodes a code. Returns `None` if the code is unknown.

@@ -62,7 +62,8 @@ impl crate::describe::Field for SignedCount {
 }
 
 impl RequestedPages {
-    /// Creates an output for function 0 that requests `pages` pages or, if negative, offers to return them.
+    /// Creates an output in which function 0 requests `pages` pages, or offers to return pages if the number is
+    /// negative.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }

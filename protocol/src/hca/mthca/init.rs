@@ -44,8 +44,8 @@ impl InitHca {
     /// Parses an inbox. Drivers can request larger tables than QUERY_DEV_LIM reports; the limits below apply instead.
     ///
     /// # Errors
-    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, more than 4 GiB
-    /// of doorbell records per page, or UAR pages larger than 1 MiB.
+    /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, more than 2^6 EQs, more than 2^16 multicast groups,
+    /// more than 4 GiB of doorbell records per page, or more than 1 MiB per UAR page.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);

@@ -522,9 +522,9 @@ fn nics_exchange_frames_over_local_udp_and_tap_fabrics() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // The frames go to the other device, an unknown MAC and all members. Some come from a guest behind the NIC.
-        // There are runs of frames of equal length, and one frame is as long as a double-tagged jumbo frame. The frames
-        // do not fit into one turn.
+        // The destinations are the other device, an unknown MAC, broadcast and multicast. Some frames have the source
+        // MAC of a guest behind the NIC. There are runs of frames of equal length, and one frame is as long as a
+        // double-tagged jumbo frame. The frames do not fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

@@ -28,6 +28,7 @@ const BACKLOG: i32 = 128;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period after which the full [`LOCK_TIMEOUT`] is available again. Start-up takes less time, even with many devices.
+/// All waits during start-up therefore share one [`LOCK_TIMEOUT`].
 const LOCK_WINDOW: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts to lock a directory.
@@ -183,9 +184,9 @@ impl Source {
             .ok()
             .filter(|metadata| metadata.file_type().is_socket())
             .ok_or(wrong("is not an open socket"))?;
-        // SAFETY: the descriptor is open, as just checked. It was inherited for this use, and no other code uses its
-        // number. The number comes from the command line, and this code runs once, before another descriptor could get
-        // the same number.
+        // SAFETY: the descriptor is open, as just checked. Its number was passed to the process at start, each number
+        // is adopted only once, and this happens before the process opens any descriptors of its own. No other code
+        // therefore owns the descriptor.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
             return Err(wrong("is not a Unix socket"));
@@ -314,7 +315,7 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Checks whether a socket is in use without connecting to the server. For a SEQPACKET connection to a stream socket,
+/// Checks, without connecting to the server, whether a socket is in use. For a SEQPACKET connection to a stream socket,
 /// Linux returns EPROTOTYPE, or ECONNREFUSED if no process has the socket open.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let address = SocketAddrUnix::new(path)?;

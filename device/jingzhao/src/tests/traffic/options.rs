@@ -236,7 +236,7 @@ fn ud_grh_option_reserves_40_bytes() {
 
 /// Section 6.5: the user library leaves stale bytes in the unit's address fields.
 #[test]
-fn disabled_ud_addresses_option_selects_lid() {
+fn lid_is_used_if_ud_addresses_option_is_disabled() {
     let lid_mac: [u8; 6] = [2, 0, 0, 0, 0, 2];
     let (mut a, _) = datagram_pair("{}");
     send(&mut a, 0, 0x0a, &[ud_unit(2), data_unit(0, 8)]);

@@ -98,7 +98,7 @@ fn overlong_datagrams_are_matched() {
 }
 
 #[test]
-fn sctp_and_short_headers_have_no_ports() {
+fn no_ports_are_parsed_from_sctp_or_truncated_tcp() {
     let sctp = ethernet(OWN, &[], 0x0800, &ipv4(132, 0, &[1; 12]));
     assert_eq!(headers(&sctp), OuterHeaders { ip_protocol: 132, ..ip4() });
     let short = ethernet(OWN, &[], 0x0800, &ipv4(6, 0, &TCP[..19]));

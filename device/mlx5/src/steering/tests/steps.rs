@@ -5,7 +5,7 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) lookups: usize,
-    /// Number of comparisons with the values in entries.
+    /// Number of times a frame's fields were compared with the match values of an entry.
     pub(super) comparisons: usize,
 }
 

@@ -117,7 +117,7 @@ layout! {
         @1[2]  excess_valid: bool,
         /// Whether the shared rate is valid.
         @1[3]  shared_valid: bool,
-        /// Generic section: priority among siblings and mode.
+        /// Generic section: mode, and priority among siblings.
         @2     generic: u8 => Hex,
         /// Whether the element is suspended.
         @3[0]  suspended: bool,
@@ -203,7 +203,7 @@ layout! {
         @0  physical_levels: u16,
         /// Number of layers visible to drivers.
         @2  logical_levels: u16,
-        /// Flattening bitmap: the elements that are reset together.
+        /// Flattening bitmap, which determines the elements that are reset together.
         @4  flattening: u8 => Hex,
         /// Maximum number of elements that a device reset handles.
         @5  max_device_reset: u8,
