@@ -304,6 +304,7 @@ impl TxBatch {
         }
         let frame = self.frames.pop_back()?;
         let taken = self.bytes.split_off(frame.start);
+        self.reset_if_empty();
         Some(taken)
     }
 
@@ -555,6 +556,11 @@ pub(super) mod tests {
         batch.drop_last();
         batch.push(&[4; 60]);
         assert_eq!(batch.last(), Some(&[4; 60][..]), "frames begin at the start of an empty batch");
+        batch.push(&[5; 60]);
+        batch.advance(1);
+        assert_eq!(batch.take_last(), Some(vec![5; 60]));
+        batch.push(&[6; 60]);
+        assert_eq!(batch.last(), Some(&[6; 60][..]), "also after the last frame has been taken");
     }
 
     #[test]
