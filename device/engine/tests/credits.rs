@@ -95,6 +95,28 @@ fn ack_of_credit_probe_resumes_send() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
+/// The ACK of the first message carries the first credit count. The count no longer includes the receive request that
+/// the second message has consumed with its first packet.
+#[test]
+fn send_started_before_first_credits_continues() {
+    let mut pair = Pair::with(|_, attrs| attrs.ack_timeout = None);
+    pair.b.host.counts_receives = true;
+    pair.post_recv(B, 1, 0x8000, 600);
+    pair.post_recv(B, 2, 0x9000, 600);
+    pair.post(A, send(1, 10));
+    pair.post(A, send(2, 600));
+    for expected in ["SendOnly 0x100 10B?", "SendFirst 0x101 256B"] {
+        let mut frame = Vec::new();
+        pair.a.engine.poll_transmit(pair.now, &mut pair.a.host, &mut frame).unwrap();
+        assert_eq!(describe(&frame), expected);
+        pair.deliver(B, &frame);
+    }
+    let acks = pair.frames(B);
+    assert_eq!(acks.iter().map(|frame| describe(frame)).collect::<Vec<_>>(), ["Acknowledge 0x100 msn1"]);
+    acks.iter().for_each(|ack| pair.deliver(A, ack));
+    assert_eq!(sent(&mut pair), ["SendMiddle 0x102 256B", "SendLast 0x103 88B?"]);
+}
+
 #[test]
 fn write_imm_beyond_credits_probes_with_last_packet() {
     let mut pair = pair_with_credits(0);

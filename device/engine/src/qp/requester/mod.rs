@@ -62,6 +62,8 @@ struct Request {
     /// Sequence number among messages that consume a receive request. A message that does not consume a receive request
     /// has the number of the last earlier message that does.
     recv_seq: u32,
+    /// Whether the packet that consumes a receive request was last sent as a probe, beyond the credit limit.
+    is_probe: bool,
     /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
 }
@@ -279,6 +281,7 @@ impl Requester {
             chunk_packets: 0,
             is_chunked: false,
             recv_seq: self.recv_seq_assigned,
+            is_probe: false,
             failure,
         };
         push_request(&mut self.queue, request, ctx.pooled);

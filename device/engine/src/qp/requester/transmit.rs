@@ -123,8 +123,11 @@ impl Requester {
         match self.next.cmp(&recv_packet) {
             Ordering::Less => false,
             Ordering::Equal => beyond > 1 && self.in_flight() > 0,
-            // The message continues when its probe packet has been acknowledged.
-            Ordering::Greater => self.cursor > 0 || ahead(self.unacked, request.first) <= recv_packet,
+            // The message continues when its probe packet has been acknowledged. A message that was not sent as a probe
+            // continues freely, even if an ACK has set a limit since. Its packets may have requested no ACK.
+            Ordering::Greater => {
+                request.is_probe && (self.cursor > 0 || ahead(self.unacked, request.first) <= recv_packet)
+            }
         }
     }
 
@@ -141,12 +144,14 @@ impl Requester {
         }
         let packets = self.next..self.next + self.packets_to_send(core, ctx, request, in_flight);
         let count = packets.end - packets.start;
+        let is_probe = self.is_credit_probe(request);
+        let consumes_receive = recv_packet_index(request).is_some_and(|index| packets.contains(&index));
         let segment =
             segment(&request.wr.op, request.len, core.mtu(), packets).ok_or(Status::LocalQpOperation)?;
         let mut bth = core.bth(ctx, segment.operation, request.first.advance(self.next));
         let last = segment.operation.position().ends();
         bth.ack_req = last
-            || self.is_credit_probe(request)
+            || is_probe
             || self.precedes_lone_probe(request, self.next + count)
             || self.needs_ack_req(in_flight, count);
         bth.solicited = last && request.wr.solicited && request.wr.op.consumes_receive();
@@ -156,6 +161,9 @@ impl Requester {
         let emitted = ctx
             .emit(core, out, &headers, &segment.payload(core.initiator(), &request.wr.payload))
             .map_err(Status::LocalProtection)?;
+        if consumes_receive && let Some(request) = self.queue.get_mut(self.cursor) {
+            request.is_probe = is_probe;
+        }
         self.sent(core, ctx, (count, count), bth.ack_req);
         Ok(Step::Frame(Frame { emitted, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
