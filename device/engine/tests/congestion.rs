@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use engine::{SendRequest, Service, State};
+use engine::{SendRequest, Service, State, TxOffloads};
 use protocol::Psn;
 use protocol::ids::Pkey;
 use protocol::roce::{Bth, Deth, Encap, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame};
@@ -188,6 +188,29 @@ fn cnp_reduces_rate_and_rate_recovers_afterwards() {
         let unlimited = bytes_in(&mut pair, A, Duration::from_micros(500));
         assert!(unlimited > 20 * slow, "{service:?}: {unlimited} bytes after recovery, {slow} bytes before");
     }
+}
+
+/// The rate limit counts the whole frame, whether the engine copies its payload or only refers to it.
+#[test]
+fn detached_payload_counts_towards_rate() {
+    let burst = |detaches: bool| {
+        let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
+        pair.a.engine.set_offloads(TxOffloads::Segmentation);
+        for _ in 0..8 {
+            notify(&mut pair, A);
+        }
+        pair.post(A, write(1, 0, 65536));
+        let (now, Side { engine, host, .. }) = (pair.now, &mut pair.a);
+        let mut poll = || match detaches {
+            true => engine.poll_transmit_detached(now, host, &mut Vec::new(), &mut Vec::new()),
+            false => engine.poll_transmit(now, host, &mut Vec::new()),
+        };
+        let frames: Vec<_> = std::iter::from_fn(&mut poll).collect();
+        assert!(frames.iter().all(|frame| frame.detached.is_some() == detaches));
+        frames.len()
+    };
+    assert!(burst(false) < 16, "the pause interrupts the message");
+    assert_eq!(burst(true), burst(false));
 }
 
 #[test]

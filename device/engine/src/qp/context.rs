@@ -82,7 +82,7 @@ pub(crate) struct Headers<'a> {
 /// Size of the frame that [`Ctx::emit`] appended to the output, and the work left to do on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Emitted {
-    /// Length of the frame in bytes.
+    /// Number of bytes appended, which do not include a detached payload.
     pub(crate) len: usize,
     /// Number of packets that the frame carries.
     pub(crate) packets: u32,
@@ -91,6 +91,13 @@ pub(crate) struct Emitted {
     pub(crate) offload: Offload,
     /// Payload of the frame, if it is detached.
     pub(crate) detached: Option<DetachedPayload>,
+}
+
+impl Emitted {
+    /// Returns the length in bytes of the frame with its payload, whether or not the payload is detached.
+    pub(crate) fn frame_len(&self) -> usize {
+        self.len + self.detached.map_or(0, |payload| payload.len.get() as usize)
+    }
 }
 
 /// A frame that was appended to the output.

@@ -444,7 +444,7 @@ impl Qp {
         };
         let step = result.unwrap_or(Step::Again);
         if let (Some(pace), Step::Frame(frame)) = (&mut self.pace, step)
-            && !pace.on_sent(ctx.now, frame.emitted.len)
+            && !pace.on_sent(ctx.now, frame.emitted.frame_len())
         {
             self.pace = None;
         }
