@@ -9,7 +9,7 @@
 //! | table leaf | 2 KiB | 2^16 (2^24 QP numbers) | 128 MiB |
 //! | request, with 60 data segments | 0.2 + 1 KiB | 2^17 x [`KEPT_REQUESTS`] + [`POOLED_REQUESTS`] | 700 MiB |
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
-//! | executed READ or atomic, kept for replay | 32 B | 2^17 x 16 | 64 MiB |
+//! | executed READ or atomic, kept for replay | 32 B | 2^17 x 128 (mthca) | 512 MiB |
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
 //! | event | 88 B | [`EVENT_BACKLOG`] plus the events caused by one input | 36 MiB |
 //!
