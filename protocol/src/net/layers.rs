@@ -220,6 +220,14 @@ impl Lengths {
 }
 
 impl Ip {
+    /// Parses the IP header at `offset`, for headers that [`Layers`] does not find because other headers precede them.
+    /// Returns `None` if there is no IP header or if its lengths are invalid.
+    pub fn at(frame: &[u8], offset: usize) -> Option<Self> {
+        let bytes = frame.get(offset..)?;
+        let ip = Self::parse_v4(bytes, Lengths::Valid).or_else(|| Self::parse_v6(bytes, Lengths::Valid));
+        Some(ip?.behind(offset))
+    }
+
     fn behind(self, network_at: usize) -> Self {
         Self { payload_at: self.payload_at + network_at, end: self.end + network_at, ..self }
     }

@@ -150,6 +150,47 @@ fn lso_segments_udp_with_valid_lengths() {
     assert!(frames.iter().all(|frame| is_valid(frame)));
 }
 
+/// Inserts a label stack with the given number of labels in front of the IP header.
+fn with_labels(frame: &[u8], labels: usize) -> Vec<u8> {
+    let stack = (1..=labels).flat_map(|label| [0x45, 0x60, u8::from(label == labels), 64]);
+    frame[..12].iter().copied().chain([0x88, 0x47]).chain(stack).chain(frame[14..].iter().copied()).collect()
+}
+
+/// Returns the frame without its `labels` labels.
+fn without_labels(frame: &[u8], labels: usize, is_v6: bool) -> Vec<u8> {
+    let ether_type = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
+    [&frame[..12], &ether_type, &frame[14 + 4 * labels..]].concat()
+}
+
+#[test]
+fn checksums_are_computed_behind_mpls_labels() {
+    let mut net = Net::new();
+    for (is_v6, protocol, labels) in [(false, 6, 1), (false, 17, 2), (true, 6, 3), (true, 17, 30)] {
+        let frame = with_lengths([headers(is_v6, protocol), pattern(101, 7)].concat());
+        net.post(&net.wqe(BOTH, &with_labels(&frame, labels), 0));
+        let [sent] = <[_; 1]>::try_from(net.driver.frames()).unwrap();
+        assert!(is_valid(&without_labels(&sent, labels, is_v6)), "{is_v6} {protocol}");
+    }
+    // Without a last label, the frame is sent unchanged.
+    let endless = [&plain(2, 14)[..12], &[0x88, 0x47], &[0x45, 0, 0, 64].repeat(50)].concat();
+    net.post(&net.wqe(BOTH, &endless, 0));
+    assert_eq!(net.driver.frames(), [endless]);
+}
+
+#[test]
+fn lso_segments_tcp_behind_mpls_labels() {
+    for is_v6 in [false, true] {
+        let mut net = Net::new();
+        let header = with_labels(&headers(is_v6, 6), 2);
+        net.driver.poke(DATA, &pattern(2500, 1));
+        net.post(&net.wqe(EthernetSegment { mss: 1000, ..BOTH }, &header, 2500));
+        let frames = net.driver.frames();
+        assert_eq!(frames.len(), 3);
+        assert!(frames.iter().all(|frame| is_valid(&without_labels(frame, 2, is_v6))));
+        assert_eq!(results(&net.send_cqes()), [(0, 0)]);
+    }
+}
+
 #[test]
 fn vlan_tag_is_inserted_after_addresses() {
     let mut net = Net::new();
