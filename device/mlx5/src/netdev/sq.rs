@@ -72,6 +72,7 @@ pub struct Sq {
     state: WorkQueueState,
     buffer: QueueBuffer,
     queue: SendQueue,
+    /// The LSO in progress. In the error state, it is a WQE to flush.
     lso: Option<Lso>,
     pub(super) is_scheduled: bool,
     pub counters: QueueCounters,
@@ -203,10 +204,9 @@ impl Sq {
     /// Changes the state. In the reset state, the SQ has no WQEs, and its producer and consumer counters are 0.
     pub fn set_state(&mut self, state: WorkQueueState) {
         self.state = state;
-        self.lso = None;
         if state == WorkQueueState::Reset {
             self.queue.clear();
-            self.failure = None;
+            (self.lso, self.failure) = (None, None);
         }
     }
 
@@ -233,7 +233,9 @@ impl Sq {
         match self.state {
             WorkQueueState::Reset => false,
             WorkQueueState::Ready => self.lso.is_some() || self.queue.waiting() != 0,
-            WorkQueueState::Error => self.context.flush_in_error && self.queue.waiting() != 0,
+            WorkQueueState::Error => {
+                self.context.flush_in_error && (self.lso.is_some() || self.queue.waiting() != 0)
+            }
         }
     }
 
@@ -248,6 +250,10 @@ impl Sq {
     ) -> (Step, Option<Done>) {
         let start = out.len();
         if let Some(mut lso) = self.lso.take() {
+            // The driver has stopped the SQ between two segments.
+            if self.state == WorkQueueState::Error {
+                return (Step::NoFrame, Some(Done { tag: lso.tag, result: Err(Status::Flushed) }));
+            }
             return match lso.send(env, out) {
                 Ok(false) => {
                     self.lso = Some(lso);

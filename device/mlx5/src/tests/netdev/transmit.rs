@@ -250,6 +250,36 @@ fn lso_failure_in_later_segment_stops_sq() {
     assert_eq!(results(&net.send_cqes()), [(0, LOCAL_PROTECTION)]);
 }
 
+/// Posts an LSO with three segments and sends the first.
+fn start_lso(net: &mut Net) {
+    net.post(&net.wqe(EthernetSegment { mss: 100, ..BOTH }, &headers(false, 6), 300));
+    assert!(net.driver.next_frame().is_some());
+}
+
+/// Section 18.1: the driver waits until all posted WQEs have completed.
+#[test]
+fn lso_interrupted_by_error_state_is_flushed() {
+    let mut net = Net::new();
+    start_lso(&mut net);
+    net.modify_sq(WorkQueueState::Error);
+    assert!(net.driver.frames().is_empty());
+    assert_eq!(results(&net.send_cqes()), [(0, FLUSHED)]);
+    net.restart_sq();
+    start_lso(&mut net);
+    net.restart_sq();
+    assert!(net.driver.frames().is_empty());
+    assert!(net.send_cqes().is_empty(), "a reset drops WQEs without completing them");
+}
+
+#[test]
+fn ready_to_ready_transition_continues_lso() {
+    let mut net = Net::new();
+    start_lso(&mut net);
+    net.modify_sq(WorkQueueState::Ready);
+    assert_eq!(net.driver.frames().len(), 2);
+    assert_eq!(results(&net.send_cqes()), [(0, 0)]);
+}
+
 #[test]
 fn sq_without_tis_does_not_send_frames() {
     let mut net = Net::new();
