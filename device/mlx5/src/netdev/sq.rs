@@ -249,6 +249,10 @@ impl Sq {
         observe: impl FnOnce(&Self, &Fetch<FetchedWqe<'_>>),
     ) -> (Step, Option<Done>) {
         let start = out.len();
+        if self.state == WorkQueueState::Error && !self.context.flush_in_error {
+            // Section 16.1: without "flush in error", WQEs do not complete.
+            return (Step::NoFrame, None);
+        }
         if let Some(mut lso) = self.lso.take() {
             // The driver has stopped the SQ between two segments.
             if self.state == WorkQueueState::Error {

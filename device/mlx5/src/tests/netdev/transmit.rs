@@ -405,6 +405,23 @@ fn doorbell_for_unknown_queue_polls_sq_record() {
     assert_eq!(net.driver.frames().len(), 0);
 }
 
+/// Section 16.1: with trapped and with mapped doorbells.
+#[test]
+fn sq_without_flush_in_error_completes_nothing() {
+    for bench in [Bench::new(), Bench::mapped()] {
+        let mut net = Net::of(bench, 1);
+        let sqn = net.sqn;
+        net.driver.ok(&Command::DestroySq(SqNumber { sqn }));
+        net.sqn = net.create_sq(SqContext { flush_in_error: false, ..net.sq_context() });
+        net.modify_sq(WorkQueueState::Ready);
+        start_lso(&mut net);
+        net.modify_sq(WorkQueueState::Error);
+        net.post(&net.wqe(EthernetSegment::default(), &plain(2, 60), 0));
+        assert!(net.driver.frames().is_empty());
+        assert!(net.send_cqes().is_empty());
+    }
+}
+
 #[test]
 fn unreadable_sq_moves_to_error() {
     let mut net = Net::new();
