@@ -19,6 +19,9 @@
 //! - An arm request that equals the last one can be ignored. Its sequence number counts the events that software has
 //!   received. If the number has not changed, either the CQ is still armed, or software has not received the event yet.
 //!
+//! No request is executed twice. Software clears the record of a QP when it resets the QP. The driver does not clear
+//! the record of an SQ that it resets after a failure, so MODIFY_SQ clears the send counter.
+//!
 //! No event is raised without an arm request. An all-zero record would be ambiguous: either the CQ was never armed, or
 //! the record holds its first arm request, of the kind that any completion (not only a solicited one) satisfies.
 //! CREATE_CQ therefore marks the record of a new CQ as never armed.

@@ -96,11 +96,15 @@ fn check_objects(resources: &Resources, context: &SqContext) -> Result<(), Rejec
 /// Changes the state of an SQ. The current state in the input is ignored, because it may be out of date if the SQ has
 /// just failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Rejection> {
-    let netdev = &mut call.resources.netdev;
+    let Call { resources: Resources { netdev, uars, .. }, cx, .. } = call;
     let sq = netdev.sq_mut(modify.sqn).ok_or_else(|| unknown(modify.sqn))?;
     let state = WorkQueueState::from_code(modify.context.state);
     let state = state.filter(|state| is_transition(sq.state(), *state));
     sq.set_state(state.ok_or_else(|| Check::SqTransition.rejects(modify.context.state))?);
+    // Section 7.4: the device may poll the record before the driver has posted the first WQE after the reset.
+    if sq.state() == WorkQueueState::Reset && uars.is_mapped(sq.uar()) {
+        sq.clear_record(cx.dma);
+    }
     if sq.has_work() {
         netdev.schedule(modify.sqn.get());
     }

@@ -15,7 +15,7 @@ use engine::{AccessError, Fetch, Initiator, Status};
 use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::sq::{SqContext, WorkQueueState};
 use protocol::hca::mlx5::wqe::{EthernetSegment, FrameOperation, FrameWqe};
-use protocol::ids::{Cqn, Qpn, Sqn, UarIndex, UserIndex};
+use protocol::ids::{Cqn, Iova, Qpn, Sqn, UarIndex, UserIndex};
 
 use super::gather::Gather;
 use super::offload;
@@ -171,6 +171,13 @@ impl Sq {
         let mut record = [0; QueueRecord::LEN];
         dma.read(self.context.queue.record, &mut record).ok()?;
         Some(QueueRecord::parse(&record))
+    }
+
+    /// Clears the send counter in the doorbell record. An inaccessible record is left as it is, which is harmless
+    /// because the device cannot poll it.
+    pub fn clear_record(&self, dma: &GuestMemory) {
+        let [_, _, _, _, counter @ ..] = QueueRecord::default().emit();
+        let _ = dma.write(Iova::new(self.context.queue.record.get() | 4), &counter);
     }
 
     pub const fn queue(&self) -> &SendQueue {

@@ -422,6 +422,26 @@ fn sq_without_flush_in_error_completes_nothing() {
     }
 }
 
+/// Section 7.4: the driver resets a failed SQ without clearing its record. A doorbell of another queue on the page then
+/// makes the device poll the record before the driver has posted a WQE.
+#[test]
+fn reset_sq_ignores_old_mapped_record() {
+    let mut net = Net::of(Bench::mapped(), 1);
+    let (sqn, frame) = (net.sqn, plain(2, 60));
+    net.post(&net.wqe(EthernetSegment::default(), &frame, 0));
+    assert_eq!((net.driver.frames().len(), net.send_cqes().len()), (1, 1));
+    for state in [WorkQueueState::Error, WorkQueueState::Reset, WorkQueueState::Ready] {
+        net.modify_sq(state);
+    }
+    net.sent = 0;
+    net.sqn = Sqn::new(0x77);
+    net.ring();
+    assert_eq!((net.driver.frames().len(), net.send_cqes().len()), (0, 0));
+    net.sqn = sqn;
+    net.post(&net.wqe(EthernetSegment::default(), &frame, 0));
+    assert_eq!((net.driver.frames(), results(&net.send_cqes())), (vec![frame], vec![(0, 0)]));
+}
+
 #[test]
 fn unreadable_sq_moves_to_error() {
     let mut net = Net::new();
