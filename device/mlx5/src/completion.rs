@@ -150,8 +150,11 @@ impl Resources {
         match written {
             Ok(None) => {}
             Ok(Some(time)) => self.notify(cx, cqn, time),
-            Err(LostEntry { fault, first: true }) => self.fail_cq(cx, cqn, fault),
-            Err(LostEntry { first: false, .. }) => {
+            Err(LostEntry { fault, first }) => {
+                if first {
+                    self.fail_cq(cx, cqn, fault);
+                }
+                // The context of an XRC target does not contain the CQ of the SRQ.
                 self.netdev.fail_queue(qpn.get());
                 self.fail_qp(cx, qpn);
             }

@@ -3,14 +3,14 @@
 use card::frontend::testing::{exchange, pattern, wait};
 use protocol::hca::mlx5::cqe::Cqe;
 use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
-use protocol::hca::mlx5::qp::{QpContext, Service};
+use protocol::hca::mlx5::qp::{QpContext, QpState, QueriedQp, QueryQp, Service};
 use protocol::hca::mlx5::resource::{QpNumber, SrqNumber, XrcDomainNumber};
 use protocol::hca::mlx5::srq::{CreateSrq, ModifyRmp, SrqContext, WorkQueueKind};
 use protocol::hca::mlx5::syndrome::Syndrome;
 use protocol::hca::mlx5::wqe::{Opcode, Operation};
 use protocol::ids::{Srqn, UserIndex, XrcDomain};
 
-use super::user::{SRQ, SRQ_RECORD, User, request, syndromes};
+use super::user::{COMPLETION_EQ, SRQ, SRQ_RECORD, User, request, syndromes};
 use super::*;
 
 /// Creates two devices with connected QPs. The second device's QP receives from an SRQ.
@@ -100,11 +100,17 @@ fn empty_srq_resumes_after_receive_is_posted() {
 
 /// Creates an XRC initiator and an XRC target with its domain and SRQ.
 fn xrc() -> (User, User, Srqn) {
+    xrc_with(|user| user.cqn)
+}
+
+/// Like [`xrc`]; `cq` returns the CQ of the SRQ.
+fn xrc_with(cq: impl FnOnce(&mut User) -> Cqn) -> (User, User, Srqn) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&QpContext { receive_kind: 3, ..a.context(Service::Xrc) }, 2);
     let allocated = b.ok(&Command::AllocXrcd(BARE));
     let xrcd = XrcDomainNumber::parse(&output(&allocated)).xrcd;
-    let srqn = xrc_srq(&mut b, xrcd);
+    let cqn = cq(&mut b);
+    let srqn = xrc_srq_on(&mut b, xrcd, cqn);
     let target = QpContext {
         no_sq: true,
         uar: UarIndex::new(0),
@@ -120,11 +126,15 @@ fn xrc() -> (User, User, Srqn) {
 }
 
 fn xrc_srq(user: &mut User, xrcd: XrcDomain) -> Srqn {
+    xrc_srq_on(user, xrcd, user.cqn)
+}
+
+fn xrc_srq_on(user: &mut User, xrcd: XrcDomain, cqn: Cqn) -> Srqn {
     let context = SrqContext {
         log_entries: 3,
         log_stride: 2,
         xrcd,
-        cqn: user.cqn,
+        cqn,
         user_index: UserIndex::new(0x55),
         pd: user.pd,
         record: SRQ_RECORD,
@@ -153,6 +163,29 @@ fn xrc_message_completes_on_srq_cq() {
     a.post(&write);
     exchange(&mut *a, &mut *b);
     assert_eq!((syndromes(&a.reap()), b.get(0x100, 14)), (vec![0], b"shared by many".to_vec()));
+}
+
+/// Section 9.6: the CQ of an XRC SRQ is not one of the CQs of the target.
+#[test]
+fn overrun_of_xrc_srq_cq_fails_xrc_target() {
+    const RING: u64 = 0x46_0000;
+    let (mut a, mut b, srqn) = xrc_with(|user| {
+        let record = Iova::new(RECORD.get() + 0xc0);
+        let context = CqContext { log_entries: 0, record, ..cq_context(user.uar, COMPLETION_EQ) };
+        let list = pages(RING, 1);
+        let create = Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list));
+        CqNumber::parse(&output(&user.ok(&create))).cqn
+    });
+    for _ in 0..2 {
+        b.post_shared(0x40, 64);
+        let mut wqe = a.send(0, 14);
+        wqe.xrc_srqn = Some(srqn);
+        a.post(&wqe);
+        exchange(&mut *a, &mut *b);
+    }
+    let qpn = b.qpn;
+    let queried = b.ok(&Command::QueryQp(QueryQp { extended: false, qpn }));
+    assert_eq!(QueriedQp::parse(&output(&queried)).context.state(), Some(QpState::Error));
 }
 
 #[test]
