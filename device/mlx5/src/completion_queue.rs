@@ -218,7 +218,8 @@ impl CompletionQueue {
         }
         self.arm_sequence = arm.sequence;
         self.armed_at = arm.consumer;
-        let (armed, due) = match arm.solicited_only {
+        // IBTA 11.4.2.2: a request for solicited completions does not replace one for any completion.
+        let (armed, due) = match arm.solicited_only && self.armed != Armed::Any {
             false => (Armed::Any, self.producer & INDEX != arm.consumer),
             true => (Armed::Solicited, self.is_unread(self.solicited)),
         };
@@ -452,6 +453,20 @@ mod tests {
         assert_eq!(queue.arm(&arm(1, true)), Some(EventTime::Now), "entry 1 is solicited and unread");
         assert_eq!(queue.arm(&arm(2, true)), None);
         assert_eq!(queue.arm(&arm(1, false)), Some(EventTime::Now));
+    }
+
+    #[test]
+    fn solicited_request_does_not_replace_any_request() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        assert_eq!(
+            [queue.arm(&arm(0, true)), queue.arm(&arm(0, false)), queue.arm(&arm(0, true))],
+            [None; 3]
+        );
+        assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
+        queue.disarm();
+        assert_eq!(queue.arm(&arm(1, true)), None);
+        assert_eq!(queue.push(&sent(1), &dma), Ok(None), "the event has ended the first request");
     }
 
     #[test]

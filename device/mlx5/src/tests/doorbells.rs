@@ -133,7 +133,7 @@ fn arming_cq_with_unread_cqe_raises_event() {
     let cqn = driver.create_cq(uar, eqn, RING + 0x7000);
     arm_eq(&mut driver, uar, eqn, 0);
     let arm = |consumer, solicited_only| ArmCq { sequence: 0, solicited_only, consumer, cqn }.emit();
-    driver.ring(uar, driver::ARM_CQ, &arm(0, false));
+    driver.ring(uar, driver::ARM_CQ, &arm(0, true));
     assert_eq!(event(&mut driver, RING, 0), None);
     complete(&mut driver, cqn);
     driver.ring(uar, driver::ARM_CQ, &arm(0, true));
