@@ -229,7 +229,10 @@ impl CompletionQueue {
 
     /// Returns whether the entry at this index was unread when the queue was last armed, or was written afterwards.
     fn is_unread(&self, index: Option<u32>) -> bool {
-        index.is_some_and(|index| index.wrapping_sub(self.armed_at) & INDEX < 1 << 23)
+        // An entry that has been overwritten cannot be unread. Without this check, an old entry would count as unread
+        // once it is half of the 24-bit index space behind.
+        let is_in_ring = |index: u32| self.producer.wrapping_sub(index) <= self.ring.entries();
+        index.is_some_and(|index| is_in_ring(index) && index.wrapping_sub(self.armed_at) & INDEX < 1 << 23)
     }
 
     /// Returns the time at which to write the event for the unread entries.
@@ -467,6 +470,17 @@ mod tests {
         queue.disarm();
         assert_eq!(queue.arm(&arm(1, true)), None);
         assert_eq!(queue.push(&sent(1), &dma), Ok(None), "the event has ended the first request");
+    }
+
+    #[test]
+    fn overwritten_solicited_entry_does_not_raise_event() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        assert_eq!(queue.push(&solicited(0), &dma), Ok(None));
+        assert_eq!(queue.arm(&arm(0, true)), Some(EventTime::Now));
+        queue.disarm();
+        queue.producer = 3 << 22;
+        assert_eq!(queue.arm(&arm(queue.producer, true)), None);
     }
 
     #[test]
