@@ -4,6 +4,7 @@
 //! mlx5 interface, sections 5.4 and 12.
 
 use protocol::hca::mlx5::doorbell::RECORD_LEN;
+use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::resource::SrqNumber;
@@ -114,6 +115,8 @@ pub(super) fn destroy(call: Call<'_, '_>, by: Opcode, srqn: Srqn) -> Result<Outp
     let queue = find(resources, by, srqn)?;
     let (used, pages) = (queue.uses(), queue.pages());
     resources.srqs.remove(srqn.get());
+    // Drop a pending limit event, since the SRQ no longer exists.
+    resources.low_srqs.retain(|low| *low != srqn);
     resources.uses.remove(&used);
     resources.release_pages(pages);
     Ok(nothing())
@@ -134,6 +137,7 @@ pub(super) fn modify_rmp(call: Call<'_, '_>, modify: &ModifyRmp) -> Result<Outpu
     let queue = find(call.resources, Opcode::CreateRmp, modify.srqn)?;
     if modify.has_limit {
         queue.set_limit(modify.context.queue.limit);
+        report_limit(call, modify.srqn);
     }
     Ok(nothing())
 }
@@ -144,5 +148,14 @@ pub(super) fn arm(call: Call<'_, '_>, by: Opcode, arm: &ArmSrq) -> Result<Output
         return Err(Check::SrqArm.rejects(arm.op_mod));
     }
     queue.set_limit(arm.limit);
+    report_limit(call, arm.srqn);
     Ok(nothing())
+}
+
+/// Raises the limit event of an SRQ that has fewer entries than its new limit.
+fn report_limit(call: Call<'_, '_>, srqn: Srqn) {
+    let Call { resources, cx, .. } = call;
+    if resources.srqs.get_mut(srqn.get()).is_some_and(|queue| queue.passes_limit(cx.dma)) {
+        resources.raise(cx, &Eqe::SrqLimit(srqn));
+    }
 }

@@ -286,6 +286,7 @@ fn modify_rmp_sets_srq_limit() {
     assert_eq!(number.srqn, Srqn::new(0x10));
     let mut modify = ModifyRmp { srqn: number.srqn, has_limit: true, ..ModifyRmp::default() };
     modify.context.queue.limit = 7;
+    driver.poke(RECORD.get(), &7_u32.to_be_bytes());
     driver.ok(&Command::ModifyRmp(modify));
     let queried = QueriedRmp::parse(&output(&driver.ok(&Command::QueryRmp(number)))).context;
     assert_eq!((queried.queue.limit, queried.queue.log_entries, queried.state), (7, 4, 1));
@@ -325,10 +326,10 @@ fn create_xrc_srq_requires_domain_and_cq() {
     let record = Iova::new(RECORD.get() + 1);
     assert_eq!(driver.rejected(&create(SrqContext { record, ..context })), Check::SrqRecord);
     let number = SrqNumber::parse(&output(&driver.ok(&create(context))));
+    driver.poke(RECORD.get(), &6_u32.to_be_bytes());
     driver.ok(&Command::ArmXrcSrq(ArmSrq { op_mod: 1, srqn: number.srqn, limit: 3 }));
     let unknown = Command::ArmXrcSrq(ArmSrq { op_mod: 0, srqn: number.srqn, limit: 3 });
     assert_eq!(driver.rejected(&unknown), Check::SrqArm);
-    driver.poke(RECORD.get(), &6_u32.to_be_bytes());
     let queried = QueriedSrq::parse(&output(&driver.ok(&Command::QueryXrcSrq(number)))).context;
     assert_eq!(queried, SrqContext { limit: 3, count: 6, ..context });
     assert_eq!(driver.rejected(&Command::DeallocXrcd(XrcDomainNumber { xrcd })), Check::XrcdInUse);

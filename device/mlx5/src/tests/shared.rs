@@ -5,7 +5,7 @@ use protocol::hca::mlx5::cqe::Cqe;
 use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
 use protocol::hca::mlx5::qp::{QpContext, QpState, QueriedQp, QueryQp, Service};
 use protocol::hca::mlx5::resource::{QpNumber, SrqNumber, XrcDomainNumber};
-use protocol::hca::mlx5::srq::{CreateSrq, ModifyRmp, SrqContext, WorkQueueKind};
+use protocol::hca::mlx5::srq::{ArmSrq, CreateSrq, ModifyRmp, QueriedRmp, SrqContext, WorkQueueKind};
 use protocol::hca::mlx5::syndrome::Syndrome;
 use protocol::hca::mlx5::wqe::{Opcode, Operation};
 use protocol::ids::{Srqn, UserIndex, XrcDomain};
@@ -78,6 +78,25 @@ fn srq_limit_event_is_raised_once() {
         let low = b.events().into_iter().filter(|event| *event == Eqe::SrqLimit(srqn)).count();
         assert_eq!(low, events);
     }
+}
+
+/// Section 12.2: the limit is a level. The SRQ can run low before software sets the limit.
+#[test]
+fn srq_limit_above_posted_entries_raises_event() {
+    let (_, mut b, srqn) = pair();
+    (0..2).for_each(|_| b.post_shared(0, 64));
+    for (limit, events) in [(2, 0), (3, 1), (0, 1)] {
+        let mut modify = ModifyRmp { srqn, has_limit: true, ..ModifyRmp::default() };
+        modify.context.queue.limit = limit;
+        b.ok(&Command::ModifyRmp(modify));
+        let low = b.events().into_iter().filter(|event| *event == Eqe::SrqLimit(srqn)).count();
+        assert_eq!(low, events, "limit {limit}");
+    }
+    let queried = b.ok(&Command::QueryRmp(SrqNumber { srqn }));
+    assert_eq!(QueriedRmp::parse(&output(&queried)).context.queue.limit, 0);
+    let (_, mut b, srqn) = xrc();
+    b.ok(&Command::ArmXrcSrq(ArmSrq { op_mod: 1, srqn, limit: 1 }));
+    assert!(b.events().contains(&Eqe::SrqLimit(srqn)));
 }
 
 /// Section 20, M-12: an SRQ is refilled without a doorbell. A QP in the error state does not consume entries from its
