@@ -34,6 +34,7 @@ use card::frontend::poll_rounds::{POLLS_AT_ONCE, POLLS_PER_TURN, PollRounds};
 use protocol::hca::mlx5::PAGE;
 use protocol::hca::mlx5::doorbell::UarRegister;
 use protocol::hca::mlx5::qp::QpState;
+use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::ids::{Qpn, Sqn, UarIndex};
 
 use super::doorbell::Doorbell;
@@ -142,9 +143,16 @@ impl Resources {
         }
     }
 
-    fn poll_sq_record(&mut self, cx: &Context<'_>, sqn: Sqn) -> Advance {
+    fn poll_sq_record(&mut self, cx: &mut Context<'_>, sqn: Sqn) -> Advance {
         let Some(sq) = self.netdev.sq_mut(sqn) else { return Advance::Nothing };
-        let advance = sq.poll_record(cx.dma);
+        // In the reset state, the record is ignored because its counter may be stale.
+        let record = sq.record(cx.dma).filter(|_| sq.state() != WorkQueueState::Reset);
+        let Some(record) = record else { return Advance::Nothing };
+        let advance = sq.poll_record(record);
+        if advance == Advance::Nothing {
+            return advance;
+        }
+        cx.monitor.check(|| strict::sq_record(sq, record));
         if advance == Advance::More {
             self.netdev.schedule(sqn.get());
         }

@@ -26,7 +26,7 @@ use self::rules::TOKEN_REUSED;
 
 pub(super) use self::commands::command;
 pub(super) use self::doorbells::{
-    arm_doorbell, arm_record, eq_doorbell, send_doorbell, send_record, sq_doorbell, uar_write,
+    arm_doorbell, arm_record, eq_doorbell, send_doorbell, send_record, sq_doorbell, sq_record, uar_write,
 };
 pub(super) use self::keys::umr;
 pub(super) use self::netdev::{frame_done, frame_not_received, frame_receives, frame_wqe};

@@ -217,13 +217,9 @@ impl Sq {
         }
     }
 
-    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored because its counter may
-    /// be stale.
-    pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
-        match self.record(dma) {
-            Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
-            _ => Advance::Nothing,
-        }
+    /// Updates the producer counter from a polled doorbell record.
+    pub fn poll_record(&mut self, record: QueueRecord) -> Advance {
+        self.queue.poll(record.sent)
     }
 
     /// Updates the SQ's producer counter from the doorbell record. If the record is not accessible, the producer

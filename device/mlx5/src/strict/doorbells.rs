@@ -206,22 +206,25 @@ pub(in super::super) fn sq_doorbell(
         return found;
     }
     let Some(record) = sq.record(dma) else { return found };
-    let taken = sq.queue().taken();
-    if has_moved_back(record.sent, taken) {
-        found.add(
-            &RECORD_BACK,
-            format!(
-                "{name}: the send counter in its doorbell record is {:#x}, but {taken:#x} blocks are consumed",
-                record.sent
-            ),
-        );
+    let posted = Posted { queue: sq.queue(), buffer: sq.buffer(), sent: record.sent };
+    if posted.moved_back(&name, &mut found) {
         return found;
     }
-    let posted = Posted { queue: sq.queue(), buffer: sq.buffer(), sent: record.sent };
     if let Some(head) = head {
         posted.announced(&name, head, dma, &mut found);
     }
     posted.overrun(&name, &mut found);
+    found
+}
+
+/// Checks a send counter found in the doorbell record of an SQ; see [`send_record`].
+pub(in super::super) fn sq_record(sq: &Sq, record: QueueRecord) -> Findings {
+    let mut found = Findings::default();
+    let (name, posted) =
+        (format!("SQ {}", sq.sqn()), Posted { queue: sq.queue(), buffer: sq.buffer(), sent: record.sent });
+    if !posted.moved_back(&name, &mut found) {
+        posted.overrun(&name, &mut found);
+    }
     found
 }
 
@@ -234,6 +237,20 @@ struct Posted<'a> {
 }
 
 impl Posted<'_> {
+    fn moved_back(&self, queue: &str, found: &mut Findings) -> bool {
+        let (sent, taken) = (self.sent, self.queue.taken());
+        let moved_back = has_moved_back(sent, taken);
+        if moved_back {
+            found.add(
+                &RECORD_BACK,
+                format!(
+                    "{queue}: the send counter in its doorbell record is {sent:#x}, but {taken:#x} blocks are consumed"
+                ),
+            );
+        }
+        moved_back
+    }
+
     fn overrun(&self, queue: &str, found: &mut Findings) {
         let (posted, blocks) = (self.sent.wrapping_sub(self.queue.completed()), self.queue.blocks());
         if u32::from(posted) > blocks {

@@ -197,6 +197,22 @@ fn each_netdev_violation_is_reported_once() {
     assert!(wrong.is_empty(), "expected rules, each with the reported violations: {wrong:#?}");
 }
 
+/// Section 7.4: with mapped doorbells, the device checks the record when it polls it.
+#[test]
+fn mapped_sq_record_violations_are_reported_once() {
+    for (offset, rule) in [(65, &SQ_OVERRUN), (u16::MAX, &RECORD_BACK)] {
+        let mut net = Net::of(Bench::mapped(), 1);
+        net.driver.monitor.set_strict(true);
+        send(&mut net, frame);
+        send(&mut net, frame);
+        net.send_cqes();
+        let sent = net.sent.wrapping_add(offset);
+        net.driver.poke(SQ_RECORD + 6, &sent.to_be_bytes());
+        (0..2).for_each(|_| net.ring());
+        assert_eq!(violations(&net), [(rule.name, 1)]);
+    }
+}
+
 #[test]
 fn conforming_netdev_driver_has_no_violations() {
     let mut net = strict();
