@@ -124,6 +124,7 @@ impl Resources {
             RxError::Broken => {
                 limited!(warn, %rqn, "cannot read receive WQEs from an RQ");
                 let number = rqn.get();
+                netdev.schedule(number);
                 self.raise(cx, &Eqe::Queue { event: QueueEvent::Catastrophic, kind: QueueKind::Rq, number });
             }
             RxError::Protection(number, error) => {

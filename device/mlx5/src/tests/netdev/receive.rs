@@ -204,6 +204,22 @@ fn inaccessible_buffer_moves_rq_to_error() {
     assert!(net.received().is_empty());
 }
 
+#[test]
+fn receives_of_unreadable_rq_are_flushed() {
+    let mut net = Net::new();
+    let context = RqContext { flush_in_error: true, ..net.rq_context(4) };
+    let list = pages(0x8000_0000, 4);
+    let command = Command::CreateRq(CreateRq { context }, Pages::parse(&list));
+    net.rqn = RqNumber::parse(&output(&net.driver.ok(&command))).rqn;
+    net.modify_rq(WorkQueueState::Ready);
+    net.create_direct_tir();
+    net.driver.poke(RQ_RECORD + 2, &2_u16.to_be_bytes());
+    net.driver.receive(&plain(2, 60));
+    assert_eq!(net.rq_state(), Some(WorkQueueState::Error));
+    net.driver.frames();
+    assert_eq!(net.receive_errors(), [(0, FLUSHED), (1, FLUSHED)]);
+}
+
 /// Section 20, M-12: the device polls a failed RQ's doorbell record, because receives are posted without a doorbell.
 #[test]
 fn receives_posted_to_failed_rq_are_flushed() {
