@@ -22,7 +22,7 @@ const MODULE_TYPE: [u8; 3] = [0x80, 0x01, 0x86];
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     speed: LinkSpeed,
-    /// Whether the driver has enabled the link.
+    /// Whether the driver has enabled the link. The port has the same setting.
     enabled: bool,
 }
 
@@ -38,11 +38,6 @@ impl Link {
 
     pub(super) const fn is_enabled(&self) -> bool {
         self.enabled
-    }
-
-    /// Returns whether the link can carry frames.
-    pub fn is_up(&self, port: &Port) -> bool {
-        self.enabled && port.is_up()
     }
 
     /// Returns the PHY capabilities, which are the same for all report modes of Get PHY Capabilities.
@@ -65,7 +60,7 @@ impl Link {
     /// Returns the link status. Media is always reported as available, because `ice` would otherwise power down the PHY
     /// and poll for media.
     pub fn status(&self, port: &Port, max_frame: u16) -> LinkStatus {
-        let up = self.is_up(port);
+        let up = port.is_up();
         LinkStatus {
             up,
             port_up: up,

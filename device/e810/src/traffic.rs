@@ -26,7 +26,7 @@ impl State {
     /// Appends the next frame for the wire to `out`. Returns whether a frame was appended.
     pub(super) fn next_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let start = out.len();
-        let link_is_up = self.link.is_up(cx.port);
+        let link_is_up = cx.port.is_up();
         self.more_frames = false;
         for _ in 0..MAX_LOCAL_FRAMES {
             let Some(sent) = self.lan.poll_frame((cx.dma, cx.monitor), out) else { break };
@@ -47,7 +47,7 @@ impl State {
 
     /// Handles a frame from the wire.
     pub(super) fn handle_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
-        if !self.link.is_up(cx.port) {
+        if !cx.port.is_up() {
             return discard(cx.monitor, FrameReason::LinkDown, frame);
         }
         if !self.lan.accept_from_port(frame) {

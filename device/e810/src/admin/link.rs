@@ -5,6 +5,7 @@
 
 use card::frontend::Context;
 use card::limited;
+use card::net::Link;
 use protocol::hca::e810::admin::link::{
     EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation, SetMacLoopback,
 };
@@ -38,8 +39,10 @@ pub(super) fn restart_negotiation(
     Ok(())
 }
 
-/// Enables or disables the link on behalf of the driver. A link event is posted even if nothing changes.
+/// Enables or disables the link on behalf of the driver. A link event is posted even if nothing changes. The setting
+/// also applies to the port, because RDMA packets use the same link.
 fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
+    cx.port.set_link(Link { enabled, ..cx.port.link() });
     if state.link.set_enabled(enabled) {
         limited!(info, enabled, "driver changed the link state");
     }

@@ -2,13 +2,16 @@
 
 use std::net::IpAddr;
 
-use card::frontend::testing::pattern;
+use card::frontend::testing::{pattern, wait};
 use drivers::e810::queue_pair::{gather, inline};
+use protocol::hca::e810::admin::Opcode;
+use protocol::hca::e810::admin::link::PhyConfig;
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
 use protocol::hca::e810::rdma::path::ManageArp;
 use protocol::ids::FlowLabel;
 
+use super::super::AdminCommand;
 use super::*;
 
 #[test]
@@ -157,6 +160,35 @@ fn send_is_retried_after_rnr_nak() {
     pair.b.bus.advance(later);
     pair.settle();
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
+}
+
+/// Section 5.6: without bit 3 in the capabilities of "set PHY config", the link is off. `ice` sends this when the
+/// interface goes down if `link-down-on-close` is set.
+#[test]
+fn link_disabled_by_driver_carries_no_packets() {
+    let configure = |abilities: u8| {
+        let config = PhyConfig { abilities: abilities.into(), ..PhyConfig::default() };
+        AdminCommand::with_input(Opcode::SetPhyConfig, [0; 16], &config.emit())
+    };
+    let mut pair = Pair::connected();
+    for driver in [&mut pair.a, &mut pair.b] {
+        driver.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    }
+    pair.a.succeed(&configure(1 << 5));
+    assert_eq!((pair.a.bus.hca.is_disabled(), pair.a.bus.hca.is_link_up()), (true, false));
+    for driver in [&mut pair.a, &mut pair.b] {
+        driver.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
+    }
+    pair.settle();
+    nothing(&mut pair.a);
+    nothing(&mut pair.b);
+    pair.a.succeed(&configure(1 << 5 | 1 << 3));
+    assert_eq!((pair.a.bus.hca.is_disabled(), pair.a.bus.hca.is_link_up()), (false, true));
+    wait(&mut pair.a.bus, &mut pair.b.bus);
+    for driver in [&mut pair.a, &mut pair.b] {
+        assert!(!only(driver, SEND_CQ).cqe.error);
+        assert_eq!(only(driver, RECV_CQ).cqe.len, 8);
+    }
 }
 
 /// Section 12.5: old entries stay in the old ring, and the new ring starts at index 0 with the initial
