@@ -1,7 +1,7 @@
 //! Device state, used by register accesses and admin commands.
 //!
-//! Every reset drops the state in [`function`](super::function). The link settings and the DDP package survive a
-//! function reset that the driver requests (PFR). The flash and the LAN statistics survive every reset.
+//! Every reset drops the state in [`function`](super::function). The link settings, the MAC and the DDP package survive
+//! a function reset that the driver requests (PFR). The flash and the LAN statistics survive every reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -24,6 +24,9 @@ pub(super) struct State {
     /// DDP package, which survives a function reset that the driver requests.
     pub(super) package: Package,
     pub(super) link: Link,
+    /// Set if the MAC that the driver wrote has survived a reset. The next command that reads the MAC restores the
+    /// permanent one.
+    pub(super) keeps_mac: bool,
     pub(super) function: Function,
     /// LAN data path, whose statistics survive every reset.
     pub(super) lan: Lan,
@@ -38,6 +41,7 @@ impl State {
             nvm: Nvm::default(),
             package: Package::default(),
             link: Link::new(setup.options.link_speed),
+            keeps_mac: false,
             function,
             lan: Lan::new(setup.options.queues.get()),
             more_frames: false,
@@ -55,11 +59,18 @@ impl State {
         self.lan.reset();
     }
 
-    /// Executes a function reset that the driver requested.
+    /// Executes a function reset that the driver requested. The port keeps a MAC that the driver wrote, because `ice`
+    /// does not write it again when it recovers (E810 interface, section 1.2). The RDMA half receives packets to this
+    /// MAC.
     pub(super) fn reset_function(&mut self, cx: &mut Context<'_>) {
         self.clear_configuration(cx);
         self.function = Function::new(&self.setup);
+        let mac = cx.port.addresses().own.mac;
         cx.port.reset();
+        self.keeps_mac = mac != cx.port.addresses().own.mac;
+        if self.keeps_mac {
+            cx.port.set_mac(mac);
+        }
     }
 
     /// Executes a core or global reset that the driver requested: a function reset that also drops the DDP
@@ -79,5 +90,6 @@ impl State {
         self.function = Function::new(&self.setup);
         self.package = Package::default();
         self.link = Link::new(self.setup.options.link_speed);
+        self.keeps_mac = false;
     }
 }

@@ -103,8 +103,8 @@ fn dispatch(
         Opcode::ReleaseResource => control::release_resource(state, command),
         Opcode::FunctionCapabilities => capabilities::function(state, command),
         Opcode::DeviceCapabilities => capabilities::device(state, command),
-        Opcode::ReadMac => mac::read(cx, command),
-        Opcode::WriteMac => mac::write(cx, command),
+        Opcode::ReadMac => mac::read(state, cx, command),
+        Opcode::WriteMac => mac::write(state, cx, command),
         Opcode::SetMacConfig => mac::set_config(state, command),
         Opcode::ClearPfConfig => {
             state.clear_configuration(cx);

@@ -3,6 +3,8 @@
 //! # Spec
 //! E810 interface, section 5.2.
 
+use std::mem;
+
 use card::frontend::Context;
 use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::mac::{LAN_ADDRESS_VALID, MacConfig, MacEntry, ReadMac, WriteMac};
@@ -11,15 +13,19 @@ use super::Command;
 use crate::link::MAX_FRAME;
 use crate::state::State;
 
-/// Returns the port's MAC address. An address written by the driver persists until the next reset.
-pub(super) fn read(cx: &Context<'_>, command: &mut Command) -> Result<(), AdminError> {
+/// Returns the port's MAC address. An address written by the driver persists until the driver reads the address for the
+/// first time after a reset. `ice` reads it when it probes the device, but not when it recovers from a reset.
+pub(super) fn read(state: &mut State, cx: &mut Context<'_>, command: &mut Command) -> Result<(), AdminError> {
+    if mem::take(&mut state.keeps_mac) {
+        cx.port.set_mac(state.setup.mac);
+    }
     let entry = MacEntry { port: 0, kind: 0, mac: cx.port.addresses().own.mac };
     command.reply(&entry.emit())?;
     command.answer(ReadMac { flags: LAN_ADDRESS_VALID, count: 1 }.emit());
     Ok(())
 }
 
-pub(super) fn write(cx: &mut Context<'_>, command: &Command) -> Result<(), AdminError> {
+pub(super) fn write(state: &mut State, cx: &mut Context<'_>, command: &Command) -> Result<(), AdminError> {
     let WriteMac { mac, .. } = command.parameters(WriteMac::parse);
     if mac.is_multicast() {
         return Err(AdminError::invalid(
@@ -28,6 +34,7 @@ pub(super) fn write(cx: &mut Context<'_>, command: &Command) -> Result<(), Admin
         ));
     }
     cx.port.set_mac(mac);
+    state.keeps_mac = false;
     Ok(())
 }
 

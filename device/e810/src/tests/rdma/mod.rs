@@ -69,12 +69,17 @@ fn opened(id: u8) -> Driver {
 fn opened_with(id: u8, options: Options) -> Driver {
     let mut driver = powered_on_as(mac(id), options);
     driver.bring_up(mac(id));
-    driver.open_rdma(mac(id));
+    open_rdma(&mut driver, id, mac(id));
+    driver
+}
+
+/// Enables RDMA for device `id`, whose MAC address is `own`.
+fn open_rdma(driver: &mut Driver, id: u8, own: MacAddr) {
+    driver.open_rdma(own);
     driver.set_neighbour(2, mac(3 - id));
     for cqn in [SEND_CQ, RECV_CQ] {
         driver.create_cq(cqn, 256);
     }
-    driver
 }
 
 pub(super) fn context(id: u8) -> QpContext {
