@@ -255,12 +255,13 @@ impl<R: Ring> EventRing<R> {
 
 fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
     const CHUNK: usize = 128;
+    // Commands accept at most 2^20 entries, which occupy 32 MiB. Strict mode also checks the buffers of larger queues,
+    // before the command rejects them.
+    let len = 1u64 << buffer.log_entries.min(20);
     let mut entries = [[0; LEN]; CHUNK];
-    let mut index = 0u64;
-    // The loop is bounded: commands accept at most 2^20 entries, which occupy 32 MiB.
-    while index < 1u64 << buffer.log_entries.min(20) {
-        let left = (1u64 << buffer.log_entries) - index;
-        let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+    let mut index = 0;
+    while index < len {
+        let count = usize::try_from(len - index).unwrap_or(CHUNK).min(CHUNK);
         let chunk = &mut entries[..count];
         let Some(at) = buffer.start.checked_add(index * LEN as u64) else { return false };
         if mem.read(buffer.pd, buffer.lkey, at, chunk.as_flattened_mut()).is_err() {

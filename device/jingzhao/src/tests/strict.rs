@@ -387,6 +387,20 @@ fn rejected_command_is_not_reported() {
     assert_eq!(violations(&machine), []);
 }
 
+/// Section 3.11: a CQ with more entries than QUERY_DEV_LIM reports is rejected. The size field is a whole byte, and the
+/// driver's region of all memory (J-26) contains a buffer of any size.
+#[test]
+fn cq_of_any_size_is_rejected_in_strict_mode() {
+    let mut machine = machine();
+    let memory = Mpt { length: u64::MAX, ..mpt(6, 0, MptFlags::LOCAL_WRITE) };
+    machine.ok(Op::Sw2HwMpt, 0, 6, &memory.emit());
+    for log_entries in [21, 63, 64, 255] {
+        let cqc = Cqc { cqn: Cqn::new(2), lkey: Lkey::new(6), log_entries, ..cqc() };
+        assert_eq!(machine.command(Op::Sw2HwCq, 0, 2, &cqc.emit()), CmdStatus::BadParam.code());
+    }
+    assert_eq!(violations(&machine), []);
+}
+
 #[test]
 fn report_identifies_violation_and_object() {
     use card::telemetry::testing::Written;
