@@ -387,6 +387,16 @@ fn rejected_command_is_not_reported() {
     assert_eq!(violations(&machine), []);
 }
 
+/// Section 9.3: values 1 to 19 of page_size are codes, which the device does not ignore (J-20).
+#[test]
+fn page_size_code_is_not_reported() {
+    let mut machine = machine();
+    let mut inbox = mpt(6, DATA_MTT, MptFlags::empty()).emit();
+    inbox[4..8].copy_from_slice(&19_u32.to_be_bytes());
+    machine.ok(Op::Sw2HwMpt, 0, 6, &inbox);
+    assert_eq!(violations(&machine), []);
+}
+
 /// Section 3.11: a CQ with more entries than QUERY_DEV_LIM reports is rejected. The size field is a whole byte, and the
 /// driver's region of all memory (J-26) contains a buffer of any size.
 #[test]
