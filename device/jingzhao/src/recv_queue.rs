@@ -249,9 +249,9 @@ impl RecvQueue {
         self.untouched = if left_untouched { self.untouched.saturating_add(1).min(slots) } else { 0 };
         if released {
             self.unreleased = 0;
-        } else if self.unreleased == slots {
+        } else if self.unreleased >= slots {
             // If no slot can be released, report the queue as empty once per pass around the ring, so that a flush
-            // terminates.
+            // terminates. The count may exceed the number of slots if the queue has been shortened.
             self.unreleased = 0;
             return Fetch::Empty;
         } else {

@@ -121,6 +121,19 @@ fn uncleared_slots_are_fetched_once_per_lap() {
     assert_eq!(given, 4);
 }
 
+/// Section 6.8 (J-08): the length of a user queue's region determines the number of slots, and the region can become
+/// shorter while the queue is in use.
+#[test]
+fn uncleared_slots_of_shortened_queue_are_flushed() {
+    let (mem, mut queue) = self::queue(QueueOptions::default());
+    (0..4).for_each(|slot| mem.put(slot * 64, &library(1)));
+    mem.read_only.set(true);
+    (0..3).for_each(|_| assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_))));
+    queue.configure(&RdQpRst { rq_len: 128, ..rst() }, &mem);
+    let flushed = std::iter::from_fn(|| matches!(queue.next_flushed(NOW, &mem), Fetch::Ready(_)).then_some(()));
+    assert!(flushed.take(100).count() <= 2, "the flush must end after one pass around the ring");
+}
+
 #[test]
 fn slot_without_valid_bit_is_fetched_on_first_pass() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
