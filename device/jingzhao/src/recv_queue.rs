@@ -140,13 +140,14 @@ impl RecvQueue {
         self.ring = ring;
         self.valid_bit_required = self.options.rq_valid_bit && rst.usr_page != 0;
         self.reliable = rst.service == Some(ServiceType::Rc);
-        if rst.state == Some(QpState::Rtr) && self.shows_untouched() {
+        if rst.state == Some(QpState::Rtr) && self.ring.slots() > 0 && self.shows_untouched() {
             self.learn(mem);
         }
     }
 
     /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to RTR,
-    /// because receives posted earlier are complete.
+    /// because receives posted earlier are complete. The queue must have a slot, because the slot size of an empty queue
+    /// is not checked.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);

@@ -62,6 +62,20 @@ fn in_rts() -> Machine {
     machine
 }
 
+/// Section 6.8: a QP without a receive queue has no slots, so any rq_entry_sz_log is accepted.
+#[test]
+fn slot_size_of_absent_receive_queue_is_ignored() {
+    for log_slot in [0, 31, 32, 255] {
+        let mut machine = initialised(Options::default());
+        for (op, mut inbox) in [(Op::Rst2Init, init()), (Op::Init2Rtr, rtr()), (Op::Rtr2Rts, rts())] {
+            inbox[0x0d] = log_slot;
+            inbox[0x94..0x98].fill(0);
+            machine.ok(op, 0, ROLLING | QPN, &inbox);
+        }
+        assert_eq!(query(&mut machine, ROLLING | QPN)[0x0d], log_slot);
+    }
+}
+
 #[test]
 fn query_returns_documented_qp_context() {
     let mut machine = initialised(Options::default());
