@@ -5,7 +5,8 @@
 
 use protocol::hca::mlx5::PAGE;
 use protocol::hca::mlx5::command::{
-    BLOCK_DATA, Block, INLINE_LEN, InputHeader, MAX_INPUT, NEXT_BLOCK, OWNER_BYTE, OutputHeader, Slot, blocks,
+    BLOCK_DATA, Block, INLINE_LEN, InputHeader, MAX_OUTPUT, NEXT_BLOCK, OWNER_BYTE, OutputHeader, Slot,
+    blocks,
 };
 use protocol::hca::mlx5::input::Command;
 use protocol::ids::{Iova, UarIndex};
@@ -42,9 +43,10 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout with mailboxes large enough for the longest inputs and outputs. All mailboxes are below 160 MiB.
+    /// A layout with mailboxes large enough for the longest outputs. All mailboxes are below 160 MiB. A longer input
+    /// extends into the mailboxes that follow, which no other command may use meanwhile.
     pub const LARGE: Self =
-        Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_INPUT / BLOCK_DATA) as u64 };
+        Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_OUTPUT / BLOCK_DATA) as u64 };
 
     pub const fn slot(&self, slot: usize) -> u64 {
         self.queue as u64 + 64 * slot as u64

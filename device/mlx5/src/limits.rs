@@ -5,6 +5,7 @@
 
 use card::frontend::count::Count;
 use protocol::hca::mlx5::capability::GeneralCaps;
+use protocol::hca::mlx5::command::MAX_INPUT;
 use protocol::hca::mlx5::regs::FIRST_UAR;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -45,6 +46,11 @@ pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// Maximum total number of pages in all queues, keys and UMEMs. Their addresses occupy 128 MiB. With 4 KiB pages,
 /// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
+
+/// Maximum number of pages that a command can list, as CREATE_MKEY does for a large memory region. This many 4 KiB
+/// pages are 16 GiB.
+pub const MAX_LISTED_PAGES: usize = 1 << 22;
+const _: () = assert!(MAX_LISTED_PAGES * size_of::<u64>() < MAX_INPUT);
 
 /// Number of UAR pages whose doorbells always trap, even on a device with mapped doorbells. The Linux driver allocates
 /// one such page for its EQs.

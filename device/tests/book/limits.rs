@@ -389,8 +389,10 @@ fn connectx(page: &mut Page) {
         UNKNOWN,
         "LOCAL_LENGTH_ERR",
     );
-    let memory = "not enforced: guests have less memory";
+    let memory = "not enforced: guests have less memory; see the limit on listed pages";
     page.row("memory region size in bytes", power(1 << caps.log_max_mr_size), FIXED, "", UNKNOWN, memory);
+    let listed = power(mlx5::limits::MAX_LISTED_PAGES as u64);
+    page.row("pages of a memory region that one command lists", listed, FIXED, "", UNKNOWN, "BAD_INP_LEN");
     let list = "not enforced: the limit on pages of all queues and keys applies";
     page.row("ranges of an indirect key (KLMs)", power(1 << caps.log_max_klm_list), FIXED, "", UNKNOWN, list);
     page.row("levels of indirect keys", caps.max_indirection, FIXED, "", UNKNOWN, "REMOTE_ACCESS_ERR");

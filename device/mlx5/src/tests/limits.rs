@@ -264,8 +264,30 @@ fn limit_on_pages_given_to_device_is_enforced() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts regions of any length. Translation lists are limited only by the page budget. The driver uses the
-/// reported limits only for attributes that `ibv_query_device` returns.
+/// Section 3.1: `mlx5_ib` lists all pages of a region of 256 MiB or more in CREATE_MKEY.
+#[test]
+fn mkey_can_list_4_kib_pages_of_1_gib() {
+    const LOG_PAGE: u8 = 12;
+    let objects = Objects::new();
+    let mut driver = objects.driver;
+    let list = pages(0, 1 << 18);
+    let translation_units = 1 << 17;
+    let context = MkeyContext {
+        qpn: ANY_QP,
+        key: 1,
+        pd: objects.pd,
+        length: 1 << 30,
+        log_page: LOG_PAGE,
+        translation_units,
+        ..MkeyContext::default()
+    };
+    let context = context.with_access_mode(AccessMode::Pages);
+    let create = CreateMkey { context, translation_units, ..CreateMkey::default() };
+    driver.ok(&Command::CreateMkey(create, Bytes::parse(&list)));
+}
+
+/// The device accepts regions of any length. Translation lists are limited only by the page budget and by the length of
+/// an input. The driver uses the reported limits only for attributes that `ibv_query_device` returns.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;

@@ -2,7 +2,7 @@
 
 use drivers::mlx5::{Layout, link};
 use protocol::hca::mlx5::capability::Query;
-use protocol::hca::mlx5::command::{Delivery, MAX_INPUT, Slot};
+use protocol::hca::mlx5::command::{Delivery, MAX_OUTPUT, Slot};
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn invalid_slots_are_rejected() {
     assert_eq!(of(|slot| slot.input_len = 15), failed(Delivery::Ok, Check::InputLength));
     assert_eq!(of(|slot| slot.input_len = u32::MAX), failed(Delivery::Ok, Check::InputLength));
     assert_eq!(
-        of(|slot| slot.output_len = u32::try_from(MAX_INPUT).unwrap() + 1),
+        of(|slot| slot.output_len = u32::try_from(MAX_OUTPUT).unwrap() + 1),
         failed(Delivery::Ok, Check::OutputLength)
     );
     assert_eq!(of(|slot| slot.input_len = 17), failed(Delivery::InputPointer, Check::InputBlock));

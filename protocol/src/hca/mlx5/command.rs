@@ -3,6 +3,8 @@
 //! # Spec
 //! mlx5 interface, section 3.
 
+use std::ops::RangeInclusive;
+
 use thiserror::Error;
 
 use super::code::codes;
@@ -23,9 +25,11 @@ pub const PAGES_SLOT: usize = 31;
 pub const INLINE_LEN: usize = 16;
 /// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
-/// Maximum length in bytes of an input or output (specific to this device). It leaves room for the page addresses of a
-/// CQ with 2^22 128-byte entries in 4 KiB pages.
-pub const MAX_INPUT: usize = (1 << 20) + (1 << 12);
+/// Maximum length in bytes of an input (specific to this device). It leaves room for the page addresses of a 16 GiB
+/// memory region in 4 KiB pages. `mlx5_ib` lists all pages of a region of 256 MiB or more in CREATE_MKEY.
+pub const MAX_INPUT: usize = (1 << 25) + (1 << 12);
+/// Maximum length in bytes of an output (specific to this device).
+pub const MAX_OUTPUT: usize = (1 << 20) + (1 << 12);
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;
 
@@ -137,8 +141,8 @@ pub enum SlotError {
     /// The input is shorter than its header or longer than [`MAX_INPUT`].
     #[error("the input length is {0} bytes, but must be between {INLINE_LEN} and {MAX_INPUT}")]
     InputLength(u32),
-    /// The output is longer than [`MAX_INPUT`].
-    #[error("the output length is {0} bytes, but must be at most {MAX_INPUT}")]
+    /// The output is longer than [`MAX_OUTPUT`].
+    #[error("the output length is {0} bytes, but must be at most {MAX_OUTPUT}")]
     OutputLength(u32),
     /// The driver owns the slot.
     #[error("the command slot is owned by the driver")]
@@ -165,8 +169,8 @@ impl Slot {
     /// # Errors
     /// Fails if the driver owns the slot, its kind is unknown, or a length is out of range.
     pub fn lengths(&self) -> Result<(usize, usize), SlotError> {
-        let within = |len: u32, least: usize| {
-            usize::try_from(len).ok().filter(|len| (least..=MAX_INPUT).contains(len))
+        let within = |len: u32, range: RangeInclusive<usize>| {
+            usize::try_from(len).ok().filter(|len| range.contains(len))
         };
         if !self.device_owned {
             return Err(SlotError::NotOwned);
@@ -174,8 +178,10 @@ impl Slot {
         if self.kind != Self::KIND {
             return Err(SlotError::Kind(self.kind));
         }
-        let input = within(self.input_len, INLINE_LEN).ok_or(SlotError::InputLength(self.input_len))?;
-        let output = within(self.output_len, 0).ok_or(SlotError::OutputLength(self.output_len))?;
+        let input = within(self.input_len, INLINE_LEN..=MAX_INPUT);
+        let input = input.ok_or(SlotError::InputLength(self.input_len))?;
+        let output = within(self.output_len, 0..=MAX_OUTPUT);
+        let output = output.ok_or(SlotError::OutputLength(self.output_len))?;
         Ok((input, output))
     }
 }
@@ -257,7 +263,9 @@ mod tests {
         assert_eq!(Slot { input_len: most, ..slot() }.lengths(), Ok((MAX_INPUT, 12)));
         let large = Slot { input_len: most + 1, ..slot() }.lengths().unwrap_err();
         assert_eq!(large.status(), Status::BadInputLength);
-        assert_eq!(Slot { output_len: u32::MAX, ..slot() }.lengths().unwrap_err().status().code(), 0x51);
+        let most = u32::try_from(MAX_OUTPUT).unwrap();
+        assert_eq!(Slot { output_len: most, ..slot() }.lengths(), Ok((304, MAX_OUTPUT)));
+        assert_eq!(Slot { output_len: most + 1, ..slot() }.lengths().unwrap_err().status().code(), 0x51);
         assert_eq!(Slot { kind: 0, ..slot() }.lengths(), Err(SlotError::Kind(0)));
         assert_eq!(Slot { device_owned: false, ..slot() }.lengths(), Err(SlotError::NotOwned));
     }
