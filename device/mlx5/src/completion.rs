@@ -219,8 +219,9 @@ impl Resources {
         }
     }
 
-    /// Reports the SRQs that fell below their limits in this turn of the event loop.
+    /// Reports the SRQs that fell below their limits in this turn of the event loop, and a change of the P_Key table.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
+        self.report_pkeys(cx);
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }

@@ -145,6 +145,16 @@ impl Resources {
         let change = if up { PortChange::Up } else { PortChange::Down };
         self.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change });
     }
+
+    /// Reports that a MAD has changed the P_Key table. Section 14.1: the driver keeps a copy of the table, and reads it
+    /// again only after this event.
+    pub fn report_pkeys(&mut self, cx: &mut Context<'_>) {
+        let pkeys = cx.management.as_deref().map_or(&[][..], |management| management.pkeys());
+        if *pkeys != *self.pkeys {
+            self.pkeys = pkeys.into();
+            self.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change: PortChange::Pkey });
+        }
+    }
 }
 
 /// Undoes the driver's settings on the fabric port. Called only for devices with an Ethernet port.

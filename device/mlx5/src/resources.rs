@@ -36,7 +36,7 @@
 use engine::Engine;
 use protocol::hca::mlx5::counter::QCounters;
 use protocol::hca::mlx5::input::Pages;
-use protocol::ids::{Qpn, Srqn};
+use protocol::ids::{Pkey, Qpn, Srqn};
 
 use super::buffer::{PageBudget, Placement, QueueBuffer};
 use super::check::{Check, Rejection};
@@ -92,6 +92,8 @@ pub struct Resources {
     pub steering: Steering,
     /// State of the port. For an Ethernet port, it occupies about 10 KiB.
     pub port: PortState,
+    /// P_Key table of an InfiniBand port, as last reported to the driver.
+    pub pkeys: Box<[Pkey]>,
     pub netdev: Netdev,
     /// Blocks of the send queue that was read last. Shared by all SQs and QPs.
     pub posted: PostedBlocks,
@@ -138,6 +140,7 @@ impl Resources {
             budget: PageBudget::default(),
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
+            pkeys: Box::default(),
             netdev: Netdev::default(),
             posted: PostedBlocks::default(),
 

@@ -74,10 +74,12 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     }
     let limits = &setup.options.limits;
     cx.engine.reset(engine::Config { qp_index_bits: limits.max_qps.log(), ..setup.engine });
+    let mut resources = Resources::new(setup, enabled.caps.log_uar_page());
     if let Some(management) = &cx.management {
         cx.engine.set_pkeys(management.pkeys());
+        resources.pkeys = management.pkeys().into();
     }
-    enabled.resources = Some(Box::new(Resources::new(setup, enabled.caps.log_uar_page())));
+    enabled.resources = Some(Box::new(resources));
     Ok(nothing())
 }
 

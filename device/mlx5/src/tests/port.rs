@@ -129,6 +129,26 @@ fn port_counters_are_zero_without_traffic() {
     assert_eq!(VportCounters::parse(&self::output(&output)), VportCounters::default());
 }
 
+/// Section 14.1: the driver reads the P_Key table again only after an event.
+#[test]
+fn pkey_table_change_raises_one_event() {
+    const SET: u8 = 2;
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    driver.create_eq(uar, 1, EventMask::PORT_CHANGE, RING);
+    let mut set = mad(1, 0x16);
+    (set.mad[3], set.mad[23]) = (SET, 0);
+    set.mad[64..68].copy_from_slice(&[0x80, 0x01, 0xff, 0xff]);
+    for _ in 0..2 {
+        driver.ok(&Command::MadIfc(set));
+        driver.settle();
+        let bytes = driver.peek(RING, 64);
+        let change = PortChange::Pkey;
+        assert_eq!(Eqe::parse(&output(&bytes)), Ok((Eqe::Port { port: 1, change }, false)));
+        assert_eq!(driver.peek(RING + 64, 64), [0; 64], "no other event");
+    }
+}
+
 /// Section 8.2: the event goes to the EQ whose mask includes port changes.
 #[test]
 fn link_changes_raise_events() {
