@@ -208,6 +208,8 @@ impl Tables {
             self.windows.get(next).is_some_and(|later| window.continues_into(first, *next, later))
         });
         if before.is_none() && after.is_none() && self.windows.len() >= self.limits.windows {
+            // Until it is dropped, the window counts as a user of its file.
+            drop(window);
             self.drop_unused_files();
             return Err(MapError::TooManyRanges(self.limits.windows));
         }

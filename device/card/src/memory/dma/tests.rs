@@ -473,6 +473,24 @@ fn unbacked_ranges_count_towards_range_limit() {
 }
 
 #[test]
+fn range_beyond_limit_does_not_map_its_file() {
+    let limits = Limits { windows: 1, files: 2, ..Limits::default() };
+    let mut memory = GuestMemory::new(limits);
+    let fd = memfd(2);
+    memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
+    for _ in 0..3 {
+        let refused = memory.map(iova(1 << 20), PAGE_LEN, RW, Some((memfd(1), 0))).unwrap_err();
+        assert!(matches!(refused, MapError::TooManyRanges(1)), "{refused}");
+    }
+    assert_eq!((memory.window_count(), memory.map.tables().file_count()), (1, 1));
+    // The file of an existing range stays mapped.
+    let refused = memory.map(iova(1 << 20), PAGE_LEN, RW, Some((dup(&fd), PAGE_LEN))).unwrap_err();
+    assert!(matches!(refused, MapError::TooManyRanges(1)), "{refused}");
+    memory.write(iova(0), b"mapped").unwrap();
+    assert_eq!(file_bytes(&fd, 0, 6), b"mapped");
+}
+
+#[test]
 fn file_count_and_total_length_are_limited() {
     let limits = Limits { files: 3, bytes: 10 * PAGE_LEN, ..Limits::default() };
     let mut memory = GuestMemory::new(limits);
