@@ -21,6 +21,18 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 /// ICMPv6 type of a neighbour advertisement (RFC 4861, section 4.4).
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
+const IPV6_HEADER_LEN: usize = 40;
+
+/// Protocol numbers of IPv6 extension headers (RFC 8200, section 4; RFC 4302; RFC 6275).
+mod extension {
+    pub(super) const HOP_BY_HOP: u8 = 0;
+    pub(super) const ROUTING: u8 = 43;
+    pub(super) const FRAGMENT: u8 = 44;
+    pub(super) const AUTHENTICATION: u8 = 51;
+    pub(super) const DESTINATION: u8 = 60;
+    pub(super) const MOBILITY: u8 = 135;
+}
+
 /// Source addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
@@ -47,14 +59,11 @@ impl Source {
         }
         let payload = frame.get(at + 2..).unwrap_or_default();
         let ipv4 = |at| bytes(payload, at).map(|ip: [u8; 4]| Ipv4Addr::from(ip));
-        let ipv6 = |at| bytes(payload, at).map(|ip: [u8; 16]| Ipv6Addr::from(ip));
         let (ip, target) = match ether_type {
             IPV4 => (ipv4(12).map(IpAddr::from), None),
             ARP => (ipv4(14).map(IpAddr::from), None),
             IPV6 => {
-                let advertises = payload.get(6) == Some(&icmpv6::PROTOCOL)
-                    && payload.get(40) == Some(&NEIGHBOR_ADVERTISEMENT);
-                (ipv6(8).map(IpAddr::from), ipv6(48).filter(|_| advertises))
+                (bytes(payload, 8).map(|ip: [u8; 16]| Ipv6Addr::from(ip).into()), advertised_target(payload))
             }
             _ => (None, None),
         };
@@ -64,6 +73,31 @@ impl Source {
     fn ips(&self) -> impl Iterator<Item = IpAddr> {
         self.ip.into_iter().chain(self.target.map(IpAddr::from))
     }
+}
+
+/// Returns the target if an IPv6 packet is a neighbour advertisement. Extension headers must not hide the target, since
+/// the kernels of guests skip them.
+fn advertised_target(packet: &[u8]) -> Option<Ipv6Addr> {
+    let mut protocol = *packet.get(6)?;
+    let mut at = IPV6_HEADER_LEN;
+    while protocol != icmpv6::PROTOCOL {
+        let [next_header, len, high, low] = bytes(packet, at)?;
+        let len = usize::from(len);
+        at += match protocol {
+            extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
+                (len + 1) * 8
+            }
+            // RFC 8200, section 4.5: the offset is in bits 15:3. Later fragments do not begin with a header. Hosts
+            // ignore fragmented advertisements (RFC 6980, section 5).
+            extension::FRAGMENT if u16::from_be_bytes([high, low]) >> 3 == 0 => 8,
+            // RFC 4302, section 2.2: the length is in 4-byte words, minus two.
+            extension::AUTHENTICATION => (len + 2) * 4,
+            _ => return None,
+        };
+        protocol = next_header;
+    }
+    let is_advertisement = packet.get(at) == Some(&NEIGHBOR_ADVERTISEMENT);
+    bytes(packet, at + 8).filter(|_| is_advertisement).map(|ip: [u8; 16]| ip.into())
 }
 
 fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
@@ -183,6 +217,38 @@ pub(super) mod tests {
         owners.add(&member(3));
         for frame in frames_from(member(7).mac, member(2).mac, &member(3)) {
             assert!(!owners.admits(&Source::of(&frame).unwrap(), member(7).mac));
+        }
+    }
+
+    #[test]
+    fn extension_headers_do_not_hide_advertised_target() {
+        let mut owners = IpOwners::default();
+        owners.add(&member(3));
+        let frame = frames_from(member(1).mac, member(2).mac, &member(3)).pop().unwrap();
+        let (headers, message) = frame.split_at(14 + IPV6_HEADER_LEN);
+        let extensions = [
+            (extension::HOP_BY_HOP, vec![0; 8]),
+            (extension::DESTINATION, [&[0, 1][..], &[0; 14]].concat()),
+            (extension::ROUTING, vec![0; 8]),
+            (extension::FRAGMENT, vec![0; 8]),
+            (extension::AUTHENTICATION, [&[0, 4][..], &[0; 22]].concat()),
+            (extension::MOBILITY, vec![0; 8]),
+        ];
+        let single = extensions.iter().map(|extension| vec![extension.clone()]);
+        let many = vec![(extension::DESTINATION, vec![0; 8]); 100];
+        for chain in single.chain([extensions.to_vec(), many]) {
+            let mut hidden = headers.to_vec();
+            hidden[14 + 6] = chain[0].0;
+            for (index, (_, header)) in chain.iter().enumerate() {
+                let next_header = chain.get(index + 1).map_or(icmpv6::PROTOCOL, |(protocol, _)| *protocol);
+                hidden.extend([&[next_header][..], &header[1..]].concat());
+            }
+            hidden.extend(message);
+            assert!(!owners.admits(&Source::of(&hidden).unwrap(), member(1).mac), "{chain:?}");
+            assert!(owners.admits(&Source::of(&hidden).unwrap(), member(3).mac), "{chain:?}");
+            for len in 14..hidden.len() {
+                assert!(Source::of(&hidden[..len]).is_some());
+            }
         }
     }
 
