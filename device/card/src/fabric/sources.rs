@@ -115,7 +115,9 @@ impl IpOwners {
     /// Adds the addresses of a member. An address shared by several members belongs to the member whose MAC it is
     /// derived from, or otherwise to the member added first.
     pub(super) fn add(&mut self, member: &Identity) {
-        for ip in member.addresses() {
+        // DHCP clients and ARP probes send from the unspecified address (RFC 2131, section 4.1, and RFC 5227, section
+        // 1.1). A ring member that announces it as its own must not silence them.
+        for ip in member.addresses().filter(|ip| !ip.is_unspecified()) {
             let claims = self.claims.entry(ip).or_default();
             match follows(ip, member.mac) {
                 true => claims.insert(0, member.mac),
@@ -250,6 +252,26 @@ pub(super) mod tests {
                 assert!(Source::of(&hidden[..len]).is_some());
             }
         }
+    }
+
+    #[test]
+    fn no_member_owns_unspecified_address() {
+        let mut owners = IpOwners::default();
+        let nobody = Identity { ipv4: Ipv4Addr::UNSPECIFIED, ipv6: Some(Ipv6Addr::UNSPECIFIED), ..member(7) };
+        owners.add(&nobody);
+        let mut probe = Vec::new();
+        let request = Arp {
+            operation: ArpOperation::Request,
+            sender_mac: member(3).mac,
+            sender_ip: Ipv4Addr::UNSPECIFIED,
+            target_mac: MacAddr::default(),
+            target_ip: member(3).ipv4,
+        };
+        request.emit_frame(&mut probe);
+        assert!(owners.admits(&Source::of(&probe).unwrap(), member(3).mac));
+        let link_local = member(7).link_local();
+        let advertised = Source { mac: member(3).mac, ip: Some(link_local.into()), target: None };
+        assert!(!owners.admits(&advertised, member(3).mac), "its other addresses belong to the member");
     }
 
     #[test]
