@@ -3,7 +3,7 @@
 use protocol::net::checksum::Checksum;
 use rand::{Rng, RngExt};
 
-use super::summary::{ETHER_LEN, FrameSummary};
+use super::summary::FrameSummary;
 
 /// The ECN codepoint "Congestion Experienced" (RFC 3168, section 5).
 const CE: u8 = 3;
@@ -24,7 +24,7 @@ pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl R
 /// Sets the ECN field of an IP header to CE. The ICRC does not cover this field, but the IPv4 checksum does.
 pub(super) fn mark_ce(frame: &mut [u8], summary: &FrameSummary) {
     let Some(ip) = &summary.ip else { return };
-    let Some(header) = frame.get_mut(ETHER_LEN..) else { return };
+    let Some(header) = frame.get_mut(summary.ip_at..) else { return };
     if ip.src.is_ipv6() {
         // Traffic class: bits 27:20 of the first word, with ECN in 21:20.
         if let Some(byte) = header.get_mut(1) {

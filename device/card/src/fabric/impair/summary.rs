@@ -9,7 +9,7 @@ use protocol::net::ipv4::Ipv4;
 use protocol::net::ipv6::Ipv6;
 use protocol::roce::Bth;
 
-pub(super) const ETHER_LEN: usize = 14;
+const ETHER_LEN: usize = 14;
 const UDP_LEN: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -23,16 +23,22 @@ pub(super) struct FrameSummary {
     pub(super) src_mac: MacAddr,
     pub(super) dst_mac: MacAddr,
     pub(super) ip: Option<Addrs>,
+    /// Offset of the IP header, if the frame has one.
+    pub(super) ip_at: usize,
     /// BTH of a RoCE packet.
     pub(super) bth: Option<Bth>,
     /// Offset of the first byte that may be corrupted: the start of the BTH in a RoCE packet, or the first byte
-    /// after the Ethernet header in other frames.
+    /// after the Ethernet header and its VLAN tag in other frames.
     pub(super) body: usize,
 }
 
 impl FrameSummary {
     pub(super) fn of(frame: &[u8]) -> Self {
-        let Ok(ether) = EtherFrame::parse(frame) else { return Self { body: ETHER_LEN, ..Self::default() } };
+        // A frame that ends inside its VLAN tag still has addresses.
+        let parsed =
+            EtherFrame::parse_tagged(frame).map(|(ether, _)| ether).or_else(|_| EtherFrame::parse(frame));
+        let Ok(ether) = parsed else { return Self { body: ETHER_LEN, ..Self::default() } };
+        let ip_at = frame.len() - ether.payload.len();
         let (ip, header_len, payload) = match ether.ether_type {
             EtherType::Ipv4 => match Ipv4::parse(ether.payload) {
                 Ok((ip, payload)) => (Some(Addrs { src: ip.src.into(), dst: ip.dst.into() }), 20, payload),
@@ -46,8 +52,8 @@ impl FrameSummary {
         };
         let transport = payload.get(UDP_LEN..).filter(|_| ether.is_roce());
         let bth = transport.and_then(|bytes| Bth::parse(bytes).ok()).map(|(bth, ..)| bth);
-        let body = if bth.is_some() { ETHER_LEN + header_len + UDP_LEN } else { ETHER_LEN };
-        Self { src_mac: ether.src, dst_mac: ether.dst, ip, bth, body }
+        let body = if bth.is_some() { ip_at + header_len + UDP_LEN } else { ip_at };
+        Self { src_mac: ether.src, dst_mac: ether.dst, ip, ip_at, bth, body }
     }
 }
 

@@ -224,6 +224,32 @@ fn ce_mark_leaves_icrc_valid() {
 }
 
 #[test]
+fn rules_apply_to_vlan_tagged_packets() {
+    let tagged = |name| {
+        let frame = frame(name);
+        [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat()
+    };
+    for selector in
+        [r#""qpn": 11259375"#, r#""psn": 1193046"#, r#""opcode": "RC Acknowledge""#, r#""peer": "10.77.0.2""#]
+    {
+        let rule = format!(r#"{{"direction": "tx", "action": "drop", {selector}}}"#);
+        assert!(send(&mut rules(&[&rule]), T0, &tagged("rc_ack")).is_empty(), "{selector}");
+    }
+    let mut impairments = rules(&[r#"{"direction": "tx", "action": "corrupt", "seed": 5}"#]);
+    for _ in 0..500 {
+        let bad = send(&mut impairments, T0, &tagged("rc_ack")).remove(0);
+        assert!(matches!(RoceFrame::parse(&bad), Err(WireError::Icrc { .. })), "{bad:02x?}");
+    }
+    let mut impairments = rules(&[r#"{"direction": "tx", "action": "mark_ce"}"#]);
+    for name in ["rc_ack", "v6_rc_ack"] {
+        let marked = send(&mut impairments, T0, &tagged(name)).remove(0);
+        assert_eq!(RoceFrame::parse(&marked).unwrap().encap.traffic_class, 3, "{name}");
+    }
+    let cut_off = &tagged("rc_ack")[..15];
+    assert_eq!(send(&mut impairments, T0, cut_off), [cut_off]);
+}
+
+#[test]
 fn note_lists_effects_of_all_rules() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "mark_ce"}"#,
