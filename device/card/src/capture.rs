@@ -186,7 +186,7 @@ impl Capture {
 }
 
 fn bth(frame: &[u8]) -> Option<Bth> {
-    let ether = EtherFrame::parse(frame).ok().filter(EtherFrame::is_roce)?;
+    let (ether, _) = EtherFrame::parse_tagged(frame).ok().filter(|(ether, _)| ether.is_roce())?;
     let datagram = match ether.ether_type {
         EtherType::Ipv4 => Ipv4::parse(ether.payload).ok()?.1,
         EtherType::Ipv6 => Ipv6::parse(ether.payload).ok()?.1,
@@ -245,6 +245,26 @@ mod tests {
         assert!(seen[0].1.contains("qpn=0x12 wr=128; dropped"), "{}", seen[0].1);
         assert_eq!(seen[1].0, [0xcd; 60]);
         assert!(seen[1].1.contains("Flags(1)") && !seen[1].1.contains("Comment"), "{}", seen[1].1);
+    }
+
+    #[test]
+    fn vlan_tagged_packet_matches_roce_filter() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pcapng");
+        let kinds = vec![crate::telemetry::filter::FrameKind::Roce];
+        let filter = CaptureFilter { kinds, opcodes: vec!["acknowledge".into()], ..CaptureFilter::default() };
+        let mut capture = Capture::create(&path, "hca0").unwrap().with_filter(filter);
+        let frames_of_scapy = include_str!("../../../protocol/tests/data/scapy_frames.txt");
+        let hex = frames_of_scapy.lines().find_map(|line| line.strip_prefix("rc_ack ")).unwrap();
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let untagged: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let tagged = [&untagged[..12], &[0x81, 0, 0, 5], &untagged[12..]].concat();
+        capture.record(Direction::Inbound, &untagged, About::default());
+        capture.record(Direction::Inbound, &tagged, About::default());
+        capture.flush();
+        let seen = frames(&std::fs::read(&path).unwrap());
+        assert_eq!(seen.len(), 2);
+        assert!(seen.iter().all(|(_, options)| options.contains("qpn=0xabcdef")), "{seen:?}");
     }
 
     #[test]
