@@ -87,6 +87,8 @@ pub struct RingFabric {
     folder: PathBuf,
     listener: Listener,
     epoll: OwnedFd,
+    /// A descriptor that is closed to reject a connection when no other descriptors are left.
+    spare: Option<OwnedFd>,
     links: Vec<Option<Link>>,
     callers: [Option<UnixStream>; MAX_CALLERS],
     next_caller: usize,
@@ -131,6 +133,7 @@ impl RingFabric {
             own: *own,
             folder: folder.to_path_buf(),
             listener,
+            spare: epoll.try_clone().ok(),
             epoll,
             links: Vec::new(),
             callers: [const { None }; MAX_CALLERS],

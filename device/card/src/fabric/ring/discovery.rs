@@ -133,7 +133,7 @@ impl RingFabric {
                 Ok(None) => return,
                 Err(error) => {
                     limited!(warn, %error, "cannot accept connections from ring members");
-                    return;
+                    return self.reject_caller();
                 }
             };
             let slot = self.next_caller;
@@ -143,6 +143,15 @@ impl RingFabric {
                 self.receive_hello(slot);
             }
         }
+    }
+
+    /// Closes a waiting connection that cannot be accepted because no descriptors are left. Otherwise, the listener
+    /// would stay ready, and the thread would never sleep. The caller calls again when it sends to an unknown MAC.
+    fn reject_caller(&mut self) {
+        if self.spare.take().is_some() {
+            let _ = self.listener.accept();
+        }
+        self.spare = self.epoll.try_clone().ok();
     }
 
     pub(super) fn receive_hello(&mut self, slot: usize) {

@@ -1,11 +1,14 @@
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 
 use engine::DetachedPayload;
 use protocol::ids::Iova;
 use protocol::roce::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use super::discovery::{connect, member};
@@ -439,6 +442,35 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
     frames_from(B, A, &elsewhere)[..1].iter().for_each(|frame| frames.push(frame));
     b.send(&mut frames);
     assert_eq!(received(&mut a).len(), 1);
+}
+
+#[test]
+fn caller_is_rejected_without_free_descriptors() {
+    const CHILD: &str = "HCAD_TEST_WITHOUT_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        // The limit applies to a whole process, so the test runs in a process of its own.
+        let name = "fabric::ring::tests::caller_is_rejected_without_free_descriptors";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        assert!(child.args(["--exact", name]).env(CHILD, "1").status().unwrap().success());
+        return;
+    }
+    let folder = folder();
+    let mut a = join(&folder, A);
+    let mut caller = connect(&socket_path(folder.path(), A)).unwrap();
+    assert!(is_ready(&a));
+    let limit = getrlimit(Resource::Nofile);
+    // All descriptors below the lowest free one are in use.
+    let lowest_free = u64::try_from(a.epoll.try_clone().unwrap().as_raw_fd()).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(lowest_free), ..limit }).unwrap();
+    for _ in 0..2 {
+        a.handle_ready().unwrap();
+        assert!(!is_ready(&a), "the thread can sleep");
+        assert_eq!(caller.read(&mut [0]).unwrap(), 0, "the connection is closed");
+    }
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let mut b = join(&folder, B);
+    settle(&mut [&mut a, &mut b]);
+    assert_eq!(a.linked().count(), 1);
 }
 
 #[test]
