@@ -13,6 +13,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
+use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
 use protocol::ids::MacAddr;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt;
@@ -449,13 +450,13 @@ fn segment_size(segment: u16) -> [u8; CONTROL_HEADER_LEN + size_of::<usize>()] {
 }
 
 /// Permits IP fragmentation. A RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame, and the
-/// guest driver cannot discover the MTU of this network. `UdpSocketState` forbids fragmentation, as QUIC requires. Over
-/// IPv6, it stays forbidden, as no safe interface resets IPV6_DONTFRAG.
+/// guest driver cannot discover the MTU of this network. `UdpSocketState` forbids fragmentation, as QUIC requires.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
-        sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
+        return Ok(sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?);
     }
-    Ok(())
+    sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::DONT)?;
+    Ok(setsockopt(socket, Ipv6DontFrag, &false)?)
 }
 
 /// Requests large buffers and returns their actual sizes (receive, send). If the process has permission, the receive

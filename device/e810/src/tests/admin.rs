@@ -249,7 +249,11 @@ fn written_mac_persists_until_reset() {
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
     driver.succeed(&AdminCommand::direct(Opcode::WriteMac, write(0x22)));
-    assert_eq!(read(&mut driver).buffer, [0, 0, 0x22, 0x22, 0x33, 0x44, 0x55, 0x66], "written after the reset");
+    assert_eq!(
+        read(&mut driver).buffer,
+        [0, 0, 0x22, 0x22, 0x33, 0x44, 0x55, 0x66],
+        "written after the reset"
+    );
     driver.bus.hca.reset();
     assert_eq!(driver.bus.hca.mac(), MAC, "a device reset also restores the MAC address");
 }

@@ -130,7 +130,8 @@ fn uncleared_slots_of_shortened_queue_are_flushed() {
     mem.read_only.set(true);
     (0..3).for_each(|_| assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_))));
     queue.configure(&RdQpRst { rq_len: 128, ..rst() }, &mem);
-    let flushed = std::iter::from_fn(|| matches!(queue.next_flushed(NOW, &mem), Fetch::Ready(_)).then_some(()));
+    let flushed =
+        std::iter::from_fn(|| matches!(queue.next_flushed(NOW, &mem), Fetch::Ready(_)).then_some(()));
     assert!(flushed.take(100).count() <= 2, "the flush must end after one pass around the ring");
 }
 

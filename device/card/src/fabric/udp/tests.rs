@@ -80,6 +80,21 @@ fn rejected_run_is_sent_frame_by_frame() {
 }
 
 #[test]
+fn datagram_over_ipv6_may_be_fragmented() {
+    // Some hosts have no IPv6.
+    let Ok(peer) = UdpSocket::bind("[::1]:0") else { return };
+    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let peers = [UdpPeer::at(peer.local_addr().unwrap())];
+    let mut fabric = UdpFabric::bind("[::1]:0".parse().unwrap(), A, &peers).unwrap();
+    // With its headers, the datagram exceeds the loopback interface's MTU of 65,536 bytes.
+    let mut batch = TxBatch::default();
+    push(&mut batch, B, A, 65_500, 7);
+    assert_eq!(fabric.send(&mut batch), Sent::All);
+    assert_eq!((fabric.stats().tx_frames, fabric.stats().tx_refused), (1, 0));
+    assert_eq!(peer.recv(&mut vec![0; 1 << 16]).unwrap(), 65_500);
+}
+
+#[test]
 fn frames_to_learned_mac_are_not_flooded() {
     let [mut a, mut b, mut c] = mesh();
     let mut batch = TxBatch::default();
