@@ -27,7 +27,7 @@ check() {
     # is accepted even over IPv6, because soft-RoCE omits the checksum there as well.
     table=$(tshark -n -o udp.check_checksum:TRUE -o udp.ignore_ipv6_zero_checksum:TRUE -r "$file" -Y "$packets" -T fields -E separator='|' \
         -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.severity \
-        -e _ws.expert.message 2>/dev/null)
+        -e _ws.expert.message 2>/dev/null) || { echo "$file: tshark cannot read the whole file"; return 1; }
     [ -n "$table" ] || { echo "$file: no RoCE packets"; return 1; }
     awk -F'|' -v file="$file" '
         # Returns whether any severity in the list exceeds 1048576, the severity of packet comments in Wireshark.
