@@ -1,12 +1,12 @@
 //! Opens files that reveal guest and peer activity. A new file is accessible only to the user that runs this process.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use libc::{c_int, c_void, siginfo_t};
-use rustix::fs::{Mode, fchmod, fstat};
+use rustix::fs::{Mode, OFlags, fchmod, fcntl_getfl, fcntl_setfl, fstat};
 use vmm_sys_util::signal::register_signal_handler;
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -14,7 +14,7 @@ const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Creates the file at `path` or truncates an existing file, which keeps its mode.
 ///
 /// # Errors
-/// Fails if the file cannot be created or opened.
+/// Fails if the file cannot be created or opened, or if it is a FIFO that no program reads.
 pub fn create(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().write(true).truncate(true))
 }
@@ -22,7 +22,7 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// Creates the file at `path` or opens an existing file for appending.
 ///
 /// # Errors
-/// Fails if the file cannot be created or opened.
+/// Fails if the file cannot be created or opened, or if it is a FIFO that no program reads.
 pub fn append(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().append(true))
 }
@@ -50,10 +50,25 @@ pub fn survive_size_limit() -> io::Result<()> {
 fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match private(path, options) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            options.create_new(false).create(true).open(path)
+            existing(path, options.create_new(false).create(true))
         }
         created => created,
     }
+}
+
+fn existing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // open(2): without O_NONBLOCK, opening a FIFO would wait for a reader. The waiting thread may be the one that
+    // handles signals and control requests.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.custom_flags(flags).open(path).map_err(|error| {
+        let is_fifo = fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo());
+        match error.raw_os_error() {
+            Some(libc::ENXIO) if is_fifo => io::Error::other("no program has opened the FIFO for reading"),
+            _ => error,
+        }
+    })?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
@@ -71,6 +86,11 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, FileType, mknodat};
 
     #[test]
     fn create_sets_mode_only_on_new_files() {
@@ -84,5 +104,22 @@ mod tests {
         create(&path).unwrap();
         assert_eq!((mode(), std::fs::read(&path).unwrap().len()), (0o640, 0));
         assert_eq!(create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
+    #[test]
+    fn opening_fifo_without_reader_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for open in [create, append] {
+            let (done, opened) = mpsc::channel();
+            let path = path.clone();
+            thread::spawn(move || done.send(open(&path).map(drop).map_err(|error| error.to_string())));
+            let opened = opened.recv_timeout(Duration::from_secs(10)).expect("opening the FIFO blocks");
+            assert_eq!(opened, Err("no program has opened the FIFO for reading".to_owned()));
+        }
+        // If there is a reader, writes wait until it has read earlier data.
+        let _reader = rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        let file = append(&path).unwrap();
+        assert_eq!(fcntl_getfl(&file).unwrap() & (OFlags::NONBLOCK | OFlags::APPEND), OFlags::APPEND);
     }
 }
