@@ -55,6 +55,8 @@ pub enum PeerError {
     Known(SocketAddr),
     #[error("{0} is not a peer")]
     Unknown(SocketAddr),
+    #[error("{0} is this device's own address")]
+    Own(SocketAddr),
     #[error("peer address {0} must have the same IP version as this device's own address")]
     IpVersion(SocketAddr),
     #[error("MAC {0} is already reserved for peer {1}")]
@@ -101,6 +103,8 @@ pub struct PeerRow {
 #[derive(Debug)]
 pub struct Switch {
     ipv4: bool,
+    /// Address on which this device receives, if it is known.
+    bound: Option<SocketAddr>,
     peers: Vec<Peer>,
     by_addr: HashMap<SocketAddr, usize>,
     macs: MacTable<Owner>,
@@ -155,6 +159,7 @@ impl Switch {
     pub fn new(ipv4: bool, peers: &[UdpPeer]) -> Result<Self, PeerError> {
         let mut switch = Self {
             ipv4,
+            bound: None,
             peers: Vec::new(),
             by_addr: HashMap::new(),
             macs: MacTable::default(),
@@ -166,6 +171,12 @@ impl Switch {
         };
         peers.iter().try_for_each(|peer| switch.add(*peer))?;
         Ok(switch)
+    }
+
+    /// Sets the address on which this device receives. It cannot be added as a peer.
+    #[must_use]
+    pub fn with_bound(self, bound: SocketAddr) -> Self {
+        Self { bound: Some(bound), ..self }
     }
 
     /// Reserves the MAC of a peer that is specified by name. Until the peer has an address, frames from this MAC are
@@ -193,8 +204,18 @@ impl Switch {
     pub fn add(&mut self, peer: UdpPeer) -> Result<(), PeerError> {
         match peer.mac {
             Some(mac) if self.reserved.contains(&mac) => Err(PeerError::NamedMac(mac)),
+            _ if self.is_own(peer.addr) => Err(PeerError::Own(peer.addr)),
             _ => self.insert(peer, None),
         }
+    }
+
+    fn is_own(&self, addr: SocketAddr) -> bool {
+        // A socket bound to the unspecified address also receives on loopback addresses.
+        let receives = |bound: SocketAddr| {
+            addr.port() == bound.port()
+                && (addr.ip() == bound.ip() || bound.ip().is_unspecified() && addr.ip().is_loopback())
+        };
+        self.bound.is_some_and(receives)
     }
 
     /// Replaces the peers found through DNS. A peer that DNS still returns keeps its learned MACs and its counters.

@@ -70,7 +70,8 @@ impl UdpFabric {
         allow_fragments(&socket)?;
         let max_run = state.max_gso_segments();
         let (receive, send) = enlarge_buffers(&socket)?;
-        log_line!(info, bind = %socket.local_addr()?,
+        let bound = socket.local_addr()?;
+        log_line!(info, bind = %bound,
             peers = peers.len(),
             receive_buffer = receive,
             send_buffer = send,
@@ -88,7 +89,7 @@ impl UdpFabric {
             own,
             socket,
             state,
-            switch: Switch::new(bind.is_ipv4(), peers).map_err(io::Error::other)?,
+            switch: Switch::new(bind.is_ipv4(), peers).map_err(io::Error::other)?.with_bound(bound),
             started: Instant::now(),
             losses: Losses::default(),
             max_run,

@@ -235,3 +235,14 @@ fn mac_of_absent_named_peer_stays_reserved() {
         Err(PeerError::KnownMac(A, addr(1)))
     );
 }
+
+#[test]
+fn own_address_is_rejected_as_peer() {
+    let own = |bound: &str| Switch::new(true, &[]).unwrap().with_bound(bound.parse().unwrap()).add(peer(7));
+    for bound in ["127.0.0.1:7", "0.0.0.0:7"] {
+        assert_eq!(own(bound), Err(PeerError::Own(addr(7))), "{bound}");
+    }
+    for bound in ["127.0.0.1:8", "127.0.0.2:7", "0.0.0.0:8"] {
+        assert_eq!(own(bound), Ok(()), "{bound}");
+    }
+}
