@@ -190,6 +190,7 @@ impl TryFrom<RuleEntry> for Rule {
         };
         let when = match (entry.nth, entry.count, entry.probability) {
             (Some(0), ..) => return Err(wrong("nth", "must be at least 1")),
+            (Some(_), Some(0), _) => return Err(wrong("count", "must be at least 1")),
             (Some(first), count, None) => When::Nth { first, count: count.unwrap_or(1) },
             (None, None, Some(probability)) => When::Chance(probability),
             (None, None, None) => When::Always,

@@ -301,6 +301,7 @@ fn invalid_rule_error_mentions_key() {
     for (rule, error) in [
         (r#""action": "drop", "nth": 0"#, "nth: must be at least 1"),
         (r#""action": "drop", "count": 2"#, "count: requires `nth`"),
+        (r#""action": "drop", "nth": 1, "count": 0"#, "count: must be at least 1"),
         (r#""action": "drop", "nth": 2, "probability": 0.5"#, "probability: cannot be combined with `nth`"),
         (r#""action": "drop", "qpn": 16777216"#, "qpn: must fit in 24 bits"),
         (
