@@ -32,6 +32,7 @@ pub use self::device::{
     ADDED, CaptureConfig, DeviceConfig, DeviceEntry, Doorbells, PeerEntry, TraceConfig, TraceEntry,
 };
 pub use self::dns::DnsEntry;
+use self::fabric::binds_overlap;
 pub(crate) use self::fabric::is_unicast;
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, check_peer};
 pub(crate) use self::files::{Use, check_paths};
@@ -257,7 +258,8 @@ impl TryFrom<ConfigFile> for Config {
 pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
     let mut numbers = HashMap::new();
     let mut macs = HashMap::new();
-    let mut binds: HashMap<SocketAddr, &str> = HashMap::new();
+    // By port.
+    let mut binds: HashMap<u16, Vec<(SocketAddr, &str)>> = HashMap::new();
     for (name, device) in devices {
         let key = |part| format!("{name}.{part}");
         let Identity { lid, mac, .. } = device.identity;
@@ -269,9 +271,14 @@ pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigE
         }
         if let FabricConfig::Udp { bind, .. } = device.fabric
             && bind.port() != 0
-            && let Some(other) = binds.insert(bind, name)
         {
-            return Err(value(&key("fabric.udp.bind"), format!("{bind} is already used by {other}")));
+            let used = binds.entry(bind.port()).or_default();
+            // Whether an IPv6 socket also uses the port's IPv4 addresses depends on net.ipv6.bindv6only.
+            let overlaps = |addr: SocketAddr| addr.is_ipv4() == bind.is_ipv4() && binds_overlap(addr, bind);
+            if let Some((addr, other)) = used.iter().find(|(addr, _)| overlaps(*addr)) {
+                return Err(value(&key("fabric.udp.bind"), format!("{addr} is already used by {other}")));
+            }
+            used.push((bind, name.as_str()));
         }
     }
     let bytes = devices.iter().try_fold(0_u64, |sum, (_, device)| sum.checked_add(device.memory.bytes));
@@ -345,6 +352,14 @@ mod tests {
             (
                 format!("{},{}", device(""), device("").replace("258", "259")),
                 "devices[1].fabric.udp.bind: 127.0.0.1:7000 is already used by devices[0]",
+            ),
+            (
+                format!(
+                    "{},{}",
+                    device("").replace("127.0.0.1:", "0.0.0.0:"),
+                    device("").replace("258", "259")
+                ),
+                "devices[1].fabric.udp.bind: 0.0.0.0:7000 is already used by devices[0]",
             ),
             (
                 device(r#", "peers": [{"id": 1}, {"id": 2, "mac": "02:00:00:00:00:01"}]"#),

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::access::{AccessEntry, GroupEntry, SocketsEntry};
-use super::fabric::{FabricConfig, FabricEntry};
+use super::fabric::{FabricConfig, FabricEntry, binds_overlap};
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
 use crate::interfaces::FrontendEntry;
@@ -415,7 +415,9 @@ impl DeviceConfig {
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {
-            (FabricConfig::Udp { bind, .. }, FabricConfig::Udp { bind: its, .. }) => bind == its,
+            (FabricConfig::Udp { bind, .. }, FabricConfig::Udp { bind: its, .. }) => {
+                binds_overlap(*bind, *its)
+            }
             (FabricConfig::Tap { interface, .. }, FabricConfig::Tap { interface: its, .. }) => {
                 interface == its
             }

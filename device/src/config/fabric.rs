@@ -143,6 +143,12 @@ pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
+/// Returns whether the kernel rejects two sockets with these addresses.
+pub(super) fn binds_overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    // ip(7): a socket bound to the unspecified address uses its port on all addresses.
+    a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
 /// Returns the MAC that an entry reserves for its peer, if any.
 pub(super) fn check_mac(entry: &UdpPeerEntry, key: &str) -> Result<Option<MacAddr>, ConfigError> {
     let by_id = entry.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;

@@ -77,3 +77,23 @@ fn removed_device_keeps_its_id_while_hung() {
     block_on(fleet.remove(2)).unwrap();
     assert_eq!(registry.borrow().len(), 1);
 }
+
+#[test]
+fn reload_moves_port_to_overlapping_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let text = |id: usize, ip: &str| {
+        let udp = format!(r#"{{"udp": {{"bind": "{ip}:{port}", "peers": []}}}}"#);
+        format!(r#"{{"devices": [{}]}}"#, device(&folder, id).replace(r#"{"local": {}}"#, &udp))
+    };
+    let parse = |text: &str| Config::from_text(text, "test".as_ref());
+    let origin = Origin { path: PathBuf::new(), parse: Box::new(move |text, _| parse(text)) };
+    let config = parse(&text(1, "0.0.0.0")).unwrap();
+    let (mut fleet, devices) = Fleet::new(config, Inherited::default(), Some(origin));
+    let prepared = fleet.prepare(devices).unwrap();
+    fleet.start(prepared).unwrap();
+    // The kernel rejects the new address until the old device has stopped.
+    let reloaded = block_on(fleet.reload(&text(2, "127.0.0.1"))).unwrap();
+    assert_eq!((reloaded.added, reloaded.removed, reloaded.problems), (vec![2], vec![1], Vec::new()));
+    block_on(fleet.end()).unwrap();
+}
