@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use card::fabric::tap::{self, InterfaceName};
 use rustix::fs::{Access, access};
+use rustix::net::SocketAddrUnix;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::files::Use;
@@ -49,6 +50,14 @@ impl DeviceConfig {
 
 /// Checks that a path can be used as intended. `made` lists directories that hcad creates at startup.
 fn check_path(path: &Path, used: Use, made: &[PathBuf]) -> Result<(), String> {
+    if path.as_os_str().is_empty() {
+        return Err("the path is empty".to_owned());
+    }
+    if used == Use::Socket
+        && let Err(error) = SocketAddrUnix::new(path)
+    {
+        return Err(format!("{} cannot be used as a socket path: {error}", path.display()));
+    }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -123,6 +132,12 @@ mod tests {
                 "devices[0].socket_path: /etc/passwd is not a directory",
             ),
             (r#", "socket_path": "/etc/passwd""#.to_owned(), "/etc/passwd exists but is not a socket"),
+            (r#", "socket_path": """#.to_owned(), "devices[0].socket_path: the path is empty"),
+            (
+                format!(r#", "socket_path": "{folder}/{}""#, "s".repeat(108)),
+                "cannot be used as a socket path: File name too long",
+            ),
+            (r#", "capture": """#.to_owned(), "devices[0].capture: the path is empty"),
             (format!(r#", "capture": "{folder}""#), "exists but is not a regular file"),
         ] {
             let problem = problem(&extra).unwrap();
