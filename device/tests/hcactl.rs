@@ -97,6 +97,7 @@ fn commands_for_missing_objects_fail() {
         (&["--device", "7", "port", "up"], "device 7 does not exist"),
         (&["device", "remove", "7"], "device 7 does not exist"),
         (&["explain", "qp", "5"], "QP 0x5 does not exist or is in RESET"),
+        (&["explain", "qp", "0x1000005"], "QP number 0x1000005 does not fit in 24 bits"),
         (&["impair", "clear", "5"], "impairment 5 does not exist"),
         (&["peer", "remove", "127.0.0.1:9"], "127.0.0.1:9"),
         (&["list", "vegetables"], "vegetables"),

@@ -49,6 +49,9 @@ const MAX_REQUEST_LEN: u64 = 4 << 20;
 /// Maximum size of the request buffer that is kept for each client between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
+/// Largest QP number. The BTH has 24 bits for it (IBTA volume 1, section 9.2).
+const MAX_QPN: u32 = 0xff_ffff;
+
 /// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -187,6 +190,8 @@ enum RequestError {
     Ending,
     #[error("device {0} does not exist")]
     NoDevice(u16),
+    #[error("QP number {0:#x} does not fit in 24 bits")]
+    Qpn(u32),
     #[error(transparent)]
     UnknownTable(#[from] UnknownTableError),
     #[error(transparent)]
@@ -265,6 +270,8 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             let page = find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?;
             if text { Response::Text((&page).into()) } else { Response::Page((&page).into()) }
         }
+        // `Qpn::new` ignores the upper bits, so that another QP would be explained.
+        Request::Explain { qpn, .. } if qpn > MAX_QPN => return Err(RequestError::Qpn(qpn)),
         Request::Explain { device, qpn } => {
             let handle = &find(device)?.handle;
             let explanation = handle.call(|answer| Call::Explain(Qpn::new(qpn), answer)).await?;
