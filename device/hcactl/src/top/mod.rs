@@ -49,6 +49,7 @@ impl Top {
     /// Runs until the user quits. With `--once`, returns a single screen as text instead.
     pub(crate) fn run(&self, daemon: &mut Daemon, socket: &Path, devices: &[u16]) -> anyhow::Result<String> {
         let title = format!("hcad at {}, every {} s", socket.display(), self.every.as_secs_f64());
+        daemon.check_exist(devices)?;
         let first = Sample::take(daemon, devices)?;
         if self.once {
             std::thread::sleep(self.every);
