@@ -116,6 +116,33 @@ proptest! {
         prop_assert_eq!(RoceFrame::parse(&out), Ok(RoceFrame { encap, packet }));
     }
 
+    #[test]
+    fn frame_with_model_equals_frame_without(
+        encap in encaps(),
+        bth in bths(),
+        draws in any::<[[u64; 4]; 2]>(),
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+        sequence in any::<(u32, bool)>(),
+        offload in prop::sample::select(&[Offload::None, Offload::Icrc]),
+    ) {
+        let first = Bth { psn: Psn::new(sequence.0), solicited: sequence.1, ..bth };
+        let [(srqn_of_first, ext_of_first), (srqn, ext)] =
+            draws.map(|draw| (srqn(&bth, draw), ext(bth.opcode.ext_kind(), draw)));
+        let len = payload.len();
+        let mut out = vec![0xee; 3];
+        FrameWriter::with_xrceth(&mut out, &encap, &first, srqn_of_first, &ext_of_first, len).finish_with(offload);
+        let end = out.len();
+        let sequence = (bth.psn, bth.solicited);
+        let mut writer = FrameWriter::with_model(&mut out, 3, &encap, sequence, srqn, &ext, len);
+        writer.extend(&payload);
+        writer.finish_with(offload);
+        let mut expected = Vec::new();
+        let mut writer = FrameWriter::with_xrceth(&mut expected, &encap, &bth, srqn, &ext, len);
+        writer.extend(&payload);
+        writer.finish_with(offload);
+        prop_assert_eq!(&out[end..], &expected[..]);
+    }
+
     /// Concatenating the payloads of the frames yields the original payload.
     #[test]
     fn segmented_frame_yields_consecutive_packets(

@@ -43,7 +43,7 @@ mod work;
 pub use by_opcode::ByOpcode;
 pub use drops::{DropReason, Dropped, Drops};
 pub use durations::Durations;
-pub use engine::{Config, DetachedPayload, Engine, QpError, Transmit, TxOffloads};
+pub use engine::{Config, DetachedPayload, Engine, QpError, Room, Transmit, TxOffloads};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
 pub use host::{

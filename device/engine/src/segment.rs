@@ -46,9 +46,17 @@ pub(crate) fn payload_len(len: u32, mtu: usize, packets: Range<u32>) -> usize {
 /// Returns consecutive packets of a SEND or WRITE of `len` bytes as one segment, or `None` for any other operation.
 pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, packets: Range<u32>) -> Option<Segment> {
     let index = packets.start;
-    let last = packets.end == packet_count(len, mtu);
-    let position = Position::of(index == 0, last);
-    let (operation, ext) = match *op {
+    let position = Position::of(index == 0, packets.end == packet_count(len, mtu));
+    let (operation, ext) = packet_headers(op, len, position)?;
+    let offset = index as usize * mtu;
+    Some(Segment { operation, ext, offset, len: payload_len(len, mtu, packets) })
+}
+
+/// Returns the operation and the extension headers of the packet at `position` of a SEND or WRITE of `len` bytes, or
+/// `None` for any other operation.
+pub(crate) fn packet_headers(op: &SendOp, len: u32, position: Position) -> Option<(Operation, Ext)> {
+    let last = position.ends();
+    Some(match *op {
         SendOp::Send { imm } => {
             let ext = imm.filter(|_| last).map_or(Ext::None, Ext::Imm);
             (Operation::send(position, imm.is_some()), ext)
@@ -73,7 +81,5 @@ pub(crate) fn segment(op: &SendOp, len: u32, mtu: usize, packets: Range<u32>) ->
         | SendOp::FetchAdd { .. }
         | SendOp::Local(_)
         | SendOp::Nop => return None,
-    };
-    let offset = index as usize * mtu;
-    Some(Segment { operation, ext, offset, len: payload_len(len, mtu, packets) })
+    })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use engine::{SendRequest, Service, State, TxOffloads};
+use engine::{Room, SendRequest, Service, State, TxOffloads};
 use protocol::Psn;
 use protocol::ids::Pkey;
 use protocol::roce::{Bth, Deth, Encap, Ext, IpAddrs, Opcode, Operation, Packet, RoceFrame};
@@ -201,11 +201,11 @@ fn detached_payload_counts_towards_rate() {
         }
         pair.post(A, write(1, 0, 65536));
         let (now, Side { engine, host, .. }) = (pair.now, &mut pair.a);
-        let mut poll = || match detaches {
-            true => engine.poll_transmit_detached(now, host, &mut Vec::new(), &mut Vec::new()),
-            false => engine.poll_transmit(now, host, &mut Vec::new()),
+        let poll = || {
+            let mut ranges = Vec::new();
+            engine.poll_burst(now, host, &mut Vec::new(), detaches.then_some(&mut ranges), Room::ONE_FRAME)
         };
-        let frames: Vec<_> = std::iter::from_fn(&mut poll).collect();
+        let frames: Vec<_> = std::iter::from_fn(poll).collect();
         assert!(frames.iter().all(|frame| frame.detached.is_some() == detaches));
         frames.len()
     };

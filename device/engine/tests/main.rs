@@ -4,6 +4,7 @@
 mod amplification;
 mod answers;
 mod bounds;
+mod bursts;
 mod common;
 mod congestion;
 mod credits;

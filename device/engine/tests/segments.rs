@@ -107,8 +107,9 @@ fn detached_and_copied_payload_yield_same_frames() {
         for frame in &frames {
             let side = other.side(node);
             let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+            let detached = Some(&mut ranges);
             let transmit =
-                side.engine.poll_transmit_detached(now, &mut side.host, &mut bytes, &mut ranges).unwrap();
+                side.engine.poll_burst(now, &mut side.host, &mut bytes, detached, Room::ONE_FRAME).unwrap();
             assert_eq!(transmit.len, bytes.len());
             if let Some(payload) = transmit.detached {
                 detached_lengths.push(payload.len.get());
@@ -133,7 +134,8 @@ fn inaccessible_payload_is_not_detached() {
     pair.post(A, request(1, SendOp::Send { imm: None }, &[sge(0, 2000), sge(1 << 40, 2000)]));
     let (now, side) = (pair.now, &mut pair.a);
     let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
-    let frame = side.engine.poll_transmit_detached(now, &mut side.host, &mut bytes, &mut ranges);
+    let detached = Some(&mut ranges);
+    let frame = side.engine.poll_burst(now, &mut side.host, &mut bytes, detached, Room::ONE_FRAME);
     assert_eq!((frame, bytes.len(), ranges.len()), (None, 0, 0));
     side.collect();
     assert_eq!(pair.a.sends(), [(1, Err(Status::LocalProtection(AccessError::Bounds)))]);

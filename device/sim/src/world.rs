@@ -22,7 +22,7 @@ use super::plan::{
 use super::stale;
 use super::trace::describe;
 use engine::{
-    Completion, Config, Engine, Event, Flush, Instant, Modify, PayloadRef, Queue, Rights, Service, Sge,
+    Completion, Config, Engine, Event, Flush, Instant, Modify, PayloadRef, Queue, Rights, Room, Service, Sge,
     State, Stats, Transmit, TxOffloads, WaitReason,
 };
 
@@ -71,6 +71,8 @@ struct World<'a> {
     merges: bool,
     /// Whether the world, rather than the engine, inserts payload into frames.
     inserts_payload: bool,
+    /// Limit on the frames that one call of an engine may append.
+    room: Room,
     merged: u64,
 }
 
@@ -140,6 +142,7 @@ impl<'a> World<'a> {
             stale: ChaCha8Rng::seed_from_u64(!seed),
             merges,
             inserts_payload: (seed / 2).is_multiple_of(2),
+            room: Room { frames: if (seed / 4).is_multiple_of(2) { 1 } else { 8 }, bytes: 1 << 14 },
             merged: 0,
             pkeys: [(); NODES].map(|()| vec![Pkey::DEFAULT; 1 + plan.pairs.len() * 2]),
         };
@@ -546,13 +549,10 @@ impl<'a> World<'a> {
             let mut frame = Vec::new();
             let statuses: Vec<_> =
                 qpns_of(self.plan, node).map(|qpn| (qpn, engine.explain(self.now, qpn))).collect();
-            // With `poll_transmit_detached`, the caller must copy the payload into the frame.
+            // The caller must copy detached payload into the frame.
             let mut ranges = Vec::new();
-            let sent = if self.inserts_payload {
-                engine.poll_transmit_detached(self.now, host, &mut frame, &mut ranges)
-            } else {
-                engine.poll_transmit(self.now, host, &mut frame)
-            };
+            let detached = self.inserts_payload.then_some(&mut ranges);
+            let sent = engine.poll_burst(self.now, host, &mut frame, detached, self.room);
             if let Some(payload) = sent.and_then(|sent| sent.detached) {
                 host.insert(&mut frame, payload, &ranges);
             }
@@ -572,9 +572,21 @@ impl<'a> World<'a> {
             // first.
             self.check_host_events(node, None)?;
             let mut checked = Ok(());
-            for frame in packets_of(&frame, sent.offload) {
-                let sent =
-                    Transmit { len: frame.len(), packets: 1, offload: Offload::None, detached: None, ..sent };
+            let frames = frame.chunks_exact(frame.len() / sent.frames as usize);
+            // The frames of a burst belong to consecutive requests.
+            let frames = (0..).zip(frames).flat_map(|(nth, frame)| {
+                packets_of(frame, sent.offload).into_iter().map(move |frame| (nth, frame))
+            });
+            for (nth, frame) in frames {
+                let sent = Transmit {
+                    frames: 1,
+                    len: frame.len(),
+                    packets: 1,
+                    wr_id: sent.wr_id.map(|first| first + nth),
+                    offload: Offload::None,
+                    detached: None,
+                    ..sent
+                };
                 checked = checked.and(self.checker.on_frame(node, &sent, &frame));
                 for to in nodes_of(sent.dst_mac) {
                     let fate = self.net.send(self.now, node, to, frame.clone());

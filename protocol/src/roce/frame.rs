@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use zerocopy::IntoBytes;
+use zerocopy::byteorder::network_endian::U16;
+use zerocopy::{FromBytes as _, IntoBytes};
 
+use super::bth::RawBth;
 use super::encap::Unwrapped;
 use super::ext::{RawXrceth, XRCETH_LEN};
 use super::icrc::{ICRC_LEN, icrc};
@@ -12,10 +14,10 @@ use super::packet::pad_count;
 use super::{
     Bth, Encap, Ext, FlowHeaders, IpAddrs, Mtu, Offload, Packet, PacketPayload, PacketWith, PayloadLen,
 };
-use crate::WireError;
 use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
 use crate::view::split;
+use crate::{Psn, WireError};
 
 /// Largest packet payload in bytes: the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
@@ -139,9 +141,7 @@ pub struct FrameWriter<'a> {
     /// Length that `out` is truncated to on drop: the original length until the frame is finished.
     keep: usize,
     frame: usize,
-    ip: IpAddrs,
-    /// Length of the Ethernet header, including a VLAN tag.
-    ether: usize,
+    encap: &'a Encap,
     payload: usize,
     payload_len: usize,
 }
@@ -152,7 +152,7 @@ impl<'a> FrameWriter<'a> {
     ///
     /// # Panics
     /// Panics in the same cases as [`FrameWriter::with_xrceth`], and for XRC requests, which require an XRCETH.
-    pub fn new(out: &'a mut Vec<u8>, encap: &Encap, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
+    pub fn new(out: &'a mut Vec<u8>, encap: &'a Encap, bth: &Bth, ext: &Ext, payload_len: usize) -> Self {
         Self::with_xrceth(out, encap, bth, None, ext, payload_len)
     }
 
@@ -163,7 +163,7 @@ impl<'a> FrameWriter<'a> {
     /// requires. Also panics if the opcode requires an XRCETH but `srqn` is missing, or vice versa.
     pub fn with_xrceth(
         out: &'a mut Vec<u8>,
-        encap: &Encap,
+        encap: &'a Encap,
         bth: &Bth,
         srqn: Option<Srqn>,
         ext: &Ext,
@@ -186,7 +186,43 @@ impl<'a> FrameWriter<'a> {
         }
         ext.emit(out);
         let payload = out.len();
-        Self { out, keep: frame, frame, ip: encap.ip, ether, payload, payload_len }
+        Self { out, keep: frame, frame, encap, payload, payload_len }
+    }
+
+    /// Starts a frame that differs from the frame at offset `model` of `out` in at most the PSN, the solicited event
+    /// flag, the content of the extension headers and the payload. Copies the headers before the extension headers.
+    ///
+    /// # Panics
+    /// Panics if `out` does not contain a frame of the same length at `model`.
+    pub fn with_model(
+        out: &'a mut Vec<u8>,
+        model: usize,
+        encap: &'a Encap,
+        (psn, solicited): (Psn, bool),
+        srqn: Option<Srqn>,
+        ext: &Ext,
+        payload_len: usize,
+    ) -> Self {
+        let frame = out.len();
+        let udp_at = encap.ether_len() + encap.ip.header_len();
+        let ext_at = udp_at + size_of::<RawUdp>() + size_of::<RawBth>();
+        let ext_len = ext.kind().len_bytes() + if srqn.is_some() { XRCETH_LEN } else { 0 };
+        let len = ext_at + ext_len + payload_len + pad_count(payload_len) + ICRC_LEN;
+        out.reserve(len);
+        out.extend_from_within(model..model + ext_at);
+        let (udp, bth) =
+            RawUdp::mut_from_prefix(&mut out[frame + udp_at..]).expect("a UDP header was copied");
+        assert_eq!(udp_at + usize::from(udp.len.get()), len, "length of the frame");
+        udp.checksum = U16::ZERO;
+        let bth = RawBth::mut_from_bytes(bth).expect("a BTH was copied");
+        bth.flags.set_solicited(solicited);
+        bth.sequence.set_psn(psn.get());
+        if let Some(srqn) = srqn {
+            out.extend_from_slice(RawXrceth::of(srqn).as_bytes());
+        }
+        ext.emit(out);
+        let payload = out.len();
+        Self { out, keep: frame, frame, encap, payload, payload_len }
     }
 
     /// Calls `append`, which adds payload at the end of the buffer. Payload bytes that are not appended are zero.
@@ -255,14 +291,16 @@ impl<'a> FrameWriter<'a> {
             self.keep += len;
             return len;
         }
-        let covered = &self.out[self.frame + self.ether..];
-        let (ip_and_udp, transport) = covered.split_at(self.ip.header_len() + size_of::<RawUdp>());
+        let Encap { ip, .. } = self.encap;
+        let ip_at = self.encap.ether_len();
+        let covered = &self.out[self.frame + ip_at..];
+        let (ip_and_udp, transport) = covered.split_at(ip.header_len() + size_of::<RawUdp>());
         let icrc = icrc(ip_and_udp, transport);
         self.out.extend_from_slice(&icrc.to_le_bytes());
         let frame = &mut self.out[self.frame..];
         let len = frame.len();
-        if let IpAddrs::V6 { .. } = self.ip {
-            emit_udp_checksum(&self.ip, &mut frame[self.ether + self.ip.header_len()..]);
+        if let IpAddrs::V6 { .. } = ip {
+            emit_udp_checksum(ip, &mut frame[ip_at + ip.header_len()..]);
         }
         self.keep += len;
         len

@@ -88,9 +88,29 @@ impl TxBatch {
 
     /// Like [`TxBatch::commit`], but also sets the frame's origin and its offload.
     pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, offload: Offload) {
-        let start = self.frames.back().map_or(0, |frame| frame.end);
+        let start = self.committed();
         let end = self.bytes.len();
         self.frames.push_back(TxFrame { start, end, dst, origin, offload, detached_len: 0, detached: 0 });
+    }
+
+    /// Commits the bytes appended since the last commit as frames of `len` bytes each. `len` must divide their number.
+    pub(crate) fn commit_burst(&mut self, len: usize, dst: MacAddr, origin: Origin, offload: Offload) {
+        let mut start = self.committed();
+        while start < self.bytes.len() {
+            let end = start + len;
+            self.frames.push_back(TxFrame { start, end, dst, origin, offload, detached_len: 0, detached: 0 });
+            start = end;
+        }
+    }
+
+    /// Removes and returns the bytes appended since the last commit.
+    pub(crate) fn take_uncommitted(&mut self) -> Vec<u8> {
+        self.bytes.split_off(self.committed())
+    }
+
+    /// Returns the number of bytes in the buffer that belong to frames or precede them.
+    fn committed(&self) -> usize {
+        self.frames.back().map_or(0, |frame| frame.end)
     }
 
     /// Returns the buffer and the list of ranges in guest memory. Append the next frame without its payload to the
@@ -244,7 +264,7 @@ impl TxBatch {
     /// Commits the bytes appended since the last commit as a frame from a NIC. The destination is taken from
     /// the frame itself. If the length is invalid, discards the bytes and returns false.
     pub fn commit_nic(&mut self) -> bool {
-        let start = self.frames.back().map_or(0, |frame| frame.end);
+        let start = self.committed();
         let frame = &self.bytes[start..];
         match frame.first_chunk() {
             Some(dst) if (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()) => {

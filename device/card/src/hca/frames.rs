@@ -1,9 +1,9 @@
 //! Moves frames between the port and the fabric, applying capture, impairments and neighbour resolution on the way.
 
-use engine::{PayloadRef, ReceivedPacket, Transmit, TxOffloads};
+use engine::{PayloadRef, ReceivedPacket, Room, Transmit, TxOffloads};
 use protocol::WireError;
 use protocol::describe::Field as _;
-use protocol::ids::Qpn;
+use protocol::ids::{MacAddr, Qpn};
 use protocol::net::ether::EtherFrame;
 use protocol::roce::{Encap, Offload, PacketPayload as _, RoceFrame, RoceHeaders, for_each_frame, seal};
 
@@ -126,14 +126,19 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
+        let Room { frames, bytes } = self.room();
+        frames > 0 && bytes > 0
+    }
+
+    /// Returns how much the batch and the queues of looped-back frames can still take in this turn.
+    fn room(&self) -> Room {
         // A replay has no fabric. Recording and replay both use the shared-memory limit so that their turns are the
         // same.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
-        self.outbound.len() < FRAMES_PER_TURN
-            && self.outbound.bytes() < turn_bytes
-            && self.looped.len() < FRAMES_PER_TURN
-            && self.looped.bytes() < MEMORY_TURN_BYTES
-            && self.looped_back.len() < FRAMES_PER_TURN
+        let frames = self.outbound.len().max(self.looped.len()).max(self.looped_back.len());
+        let bytes = turn_bytes.saturating_sub(self.outbound.bytes());
+        let looped_bytes = MEMORY_TURN_BYTES.saturating_sub(self.looped.bytes());
+        Room { frames: FRAMES_PER_TURN.saturating_sub(frames), bytes: bytes.min(looped_bytes) }
     }
 
     /// Collects up to `quota` frames from the NIC while the batch has room. Returns the number of frames.
@@ -168,62 +173,90 @@ impl<F: Frontend> Hca<F> {
     fn transmit_roce(&mut self, quota: usize) -> usize {
         let in_wire_format = self.needs_icrc || self.shows_frames() || self.port.is_looped_back();
         self.engine.set_offloads(if in_wire_format { TxOffloads::None } else { TxOffloads::Segmentation });
-        for made in 0..quota {
-            if !self.has_room() {
-                return made;
+        // Impairments and captures treat each frame individually.
+        let most = if self.shows_frames() || self.port.is_looped_back() { 1 } else { quota };
+        let mut made = 0;
+        while made < quota {
+            let Room { frames, bytes } = self.room();
+            if frames == 0 || bytes == 0 {
+                break;
             }
+            let room = Room { frames: frames.min(most).min(quota - made), bytes };
             let mut host = self.frontend.host(host_context!(self));
-            let sent = if self.detaches_payload {
-                let (frame, ranges) = self.outbound.detached_buffer();
-                self.engine.poll_transmit_detached(self.now, &mut host, frame, ranges)
-            } else {
-                self.engine.poll_transmit(self.now, &mut host, self.outbound.buffer())
-            };
+            let (frames, ranges) = self.outbound.detached_buffer();
+            let ranges = self.detaches_payload.then_some(ranges);
+            let sent = self.engine.poll_burst(self.now, &mut host, frames, ranges, room);
             drop(host);
-            let Some(sent) = sent else { return made };
-            // A packet without a work request is a response.
-            let origin = if sent.wr_id.is_none() { Origin::Answer } else { Origin::Own };
-            match sent.detached {
-                Some(payload) => self.outbound.commit_detached(sent.dst_mac, origin, sent.offload, payload),
-                None => self.outbound.commit_with(sent.dst_mac, origin, sent.offload),
-            }
-            let to_self = self.port.is_own_mac(sent.dst_mac);
-            let for_management =
-                self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
-            if (to_self || for_management) && !self.outbound.settle_last() {
-                continue;
-            }
-            // Frames to a group may reach a wire, and frames that are queued or passed to management must be in wire
-            // format. They need an ICRC even if the fabric requires none.
-            if sent.dst_mac.is_multicast() || for_management || sent.dst_mac == UNRESOLVED {
-                self.outbound.seal_last();
-            }
-            let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
-            // The device's own QPs may also be members of the group.
-            if sent.dst_mac.is_multicast()
-                && let Some(frame) = self.outbound.last()
-            {
-                self.looped.push(frame, Offload::None);
-            }
-            if for_management {
-                let Some(frame) = self.outbound.take_last() else { continue };
-                self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
-                self.port.count_sent(&sent);
-                // Management handles only datagrams, which are never segmented.
-                if !matches!(sent.offload, Offload::Segmentation(_)) {
-                    self.manage(&frame);
-                }
-            } else if to_self {
-                self.loop_last(sent.offload, || about(sent.qpn, wr));
-            } else if sent.dst_mac == UNRESOLVED {
-                self.count_sent(&sent);
-                self.resolve_and_send(|| about(sent.qpn, wr));
-            } else {
-                self.count_sent(&sent);
-                self.send_frame(|| about(sent.qpn, wr));
-            }
+            let Some(sent) = sent else { break };
+            made += sent.frames as usize;
+            if sent.frames > 1 { self.send_burst(&sent) } else { self.send_from_engine(&sent) }
         }
-        quota
+        made
+    }
+
+    /// Sends the frames that the engine has appended to the buffer of the batch. Bursts are only built for a resolved
+    /// unicast destination, and while frames are neither captured, impaired nor looped back.
+    fn send_burst(&mut self, burst: &Transmit) {
+        if !self.is_own_destination(burst.dst_mac) {
+            self.outbound.commit_burst(burst.len, burst.dst_mac, Origin::Own, burst.offload);
+            return self.count_sent(burst);
+        }
+        let frames = self.outbound.take_uncommitted();
+        let (packets, octets) = (burst.packets / burst.frames, burst.octets / burst.frames);
+        for frame in frames.chunks_exact(burst.len) {
+            self.outbound.buffer().extend_from_slice(frame);
+            self.send_from_engine(&Transmit { frames: 1, packets, octets, ..*burst });
+        }
+    }
+
+    /// Returns whether frames to `mac` stay inside the device: whether this HCA or its management receives them.
+    fn is_own_destination(&self, mac: MacAddr) -> bool {
+        self.port.is_own_mac(mac) || self.management.as_ref().is_some_and(|management| management.serves(mac))
+    }
+
+    /// Sends the frame that the engine has appended to the buffer of the batch.
+    fn send_from_engine(&mut self, sent: &Transmit) {
+        // A packet without a work request is a response.
+        let origin = if sent.wr_id.is_none() { Origin::Answer } else { Origin::Own };
+        match sent.detached {
+            Some(payload) => self.outbound.commit_detached(sent.dst_mac, origin, sent.offload, payload),
+            None => self.outbound.commit_with(sent.dst_mac, origin, sent.offload),
+        }
+        let to_self = self.port.is_own_mac(sent.dst_mac);
+        let for_management =
+            self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
+        if (to_self || for_management) && !self.outbound.settle_last() {
+            return;
+        }
+        // Frames to a group may reach a wire, and frames that are queued or passed to management must be in wire
+        // format. They need an ICRC even if the fabric requires none.
+        if sent.dst_mac.is_multicast() || for_management || sent.dst_mac == UNRESOLVED {
+            self.outbound.seal_last();
+        }
+        let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
+        // The device's own QPs may also be members of the group.
+        if sent.dst_mac.is_multicast()
+            && let Some(frame) = self.outbound.last()
+        {
+            self.looped.push(frame, Offload::None);
+        }
+        if for_management {
+            let Some(frame) = self.outbound.take_last() else { return };
+            self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
+            self.port.count_sent(sent);
+            // Management handles only datagrams, which are never segmented.
+            if !matches!(sent.offload, Offload::Segmentation(_)) {
+                self.manage(&frame);
+            }
+        } else if to_self {
+            self.loop_last(sent.offload, || about(sent.qpn, wr));
+        } else if sent.dst_mac == UNRESOLVED {
+            self.count_sent(sent);
+            self.resolve_and_send(|| about(sent.qpn, wr));
+        } else {
+            self.count_sent(sent);
+            self.send_frame(|| about(sent.qpn, wr));
+        }
     }
 
     pub(super) fn deliver(&mut self, frame: &[u8]) {

@@ -39,7 +39,7 @@ pub struct Stub {
 
 #[derive(Default)]
 pub struct Queues {
-    sends: VecDeque<SendRequest>,
+    pub(super) sends: VecDeque<SendRequest>,
     pub received: Vec<u8>,
 }
 

@@ -229,6 +229,38 @@ fn frames_for_other_devices_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
+/// Posts three equal messages, which the engine builds as one burst unless frames are captured. Returns the frames for
+/// the fabric, the counters and the front-end's log.
+fn send_three(mut hca: Hca<Stub>) -> (Vec<Vec<u8>>, PortStats, Stats, Vec<String>) {
+    hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
+    let message = hca.frontend.queues.sends[0].clone();
+    hca.frontend.queues.sends.extend([message.clone(), message]);
+    hca.drain();
+    let frames = hca.outbound().iter().map(|(_, frame)| frame.to_vec()).collect();
+    hca.outbound().clear();
+    while hca.drain().other {}
+    (frames, *hca.port_stats(), *hca.engine_stats(), hca.frontend.log)
+}
+
+#[test]
+fn burst_is_sent_like_single_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    for lid in [1, 9] {
+        let [burst, single] = [false, true].map(|captured| {
+            let mut hca = ready();
+            hca.port.addresses_mut().own = Identity::from_lid(Lid::new(lid));
+            let capture = || Capture::create(&folder.path().join("frames.pcapng"), "hca").unwrap();
+            hca.set_capture(captured.then(capture));
+            send_three(hca)
+        });
+        assert_eq!(burst, single);
+        let (frames, port, ..) = burst;
+        let (to_fabric, to_itself) = if lid == 9 { (3, 0) } else { (0, 3) };
+        assert_eq!((frames.len(), port.transmit.packets), (to_fabric, to_fabric as u64));
+        assert!(port.roce >= to_itself, "the device also receives its own ACKs");
+    }
+}
+
 /// Frames in a capture must be complete, and multicast frames may reach members over a wire. Both therefore have an
 /// ICRC even if the fabric needs none.
 #[test]

@@ -18,13 +18,13 @@ use crate::segment::packets_in_frame;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, DetachedPayload, DropReason, Dropped, Event, Host, Initiator,
-    Instant, NakKind, PeerRequest, Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status,
-    Success, TxOffloads,
+    Instant, NakKind, PeerRequest, Queue, ReceivedNak, RecvSource, Room, SendDone, SendOp, SendRequest,
+    Status, Success, TxOffloads,
 };
 
 /// Minimum length in bytes of a [detached payload](DetachedPayload). Copying a shorter payload costs less than
 /// detaching it.
-const MIN_DETACHED_LEN: usize = 2048;
+pub(crate) const MIN_DETACHED_LEN: usize = 2048;
 
 /// Length of a UDP header in bytes.
 pub(crate) const UDP_LEN: usize = 8;
@@ -48,6 +48,8 @@ pub(crate) struct Ctx<'a, H: Host> {
     pub(crate) offloads: TxOffloads,
     /// Ranges of detached payload, or `None` if all payload is copied.
     pub(crate) ranges: Option<&'a mut Vec<H::Range>>,
+    /// Limit on the frames that the call appends.
+    pub(crate) room: Room,
 }
 
 /// An error that stops the QP. Any completion or NAK that it produces is already queued. The caller changes the QP
@@ -79,12 +81,14 @@ pub(crate) struct Headers<'a> {
     pub(crate) ext: &'a Ext,
 }
 
-/// Size of the frame that [`Ctx::emit`] appended to the output, and the work left to do on it.
+/// Size of a frame or a burst of frames that was appended to the output, and the work left to do on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Emitted {
-    /// Number of bytes appended, which do not include a detached payload.
+    /// Number of frames, which all have the same length.
+    pub(crate) frames: u32,
+    /// Number of bytes appended for each frame, which do not include a detached payload.
     pub(crate) len: usize,
-    /// Number of packets that the frame carries.
+    /// Number of packets that the frames carry.
     pub(crate) packets: u32,
     /// Total length of the packets in bytes, from the BTH to the ICRC.
     pub(crate) octets: u32,
@@ -94,17 +98,18 @@ pub(crate) struct Emitted {
 }
 
 impl Emitted {
-    /// Returns the length in bytes of the frame with its payload, whether or not the payload is detached.
+    /// Returns the length in bytes of a frame with its payload, whether or not the payload is detached.
     pub(crate) fn frame_len(&self) -> usize {
         self.len + self.detached.map_or(0, |payload| payload.len.get() as usize)
     }
 }
 
-/// A frame that was appended to the output.
+/// A frame or a burst of frames that was appended to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) emitted: Emitted,
     pub(crate) dst_mac: MacAddr,
+    /// Work request of the first frame, if it carries request packets.
     pub(crate) wr_id: Option<u64>,
 }
 
@@ -183,7 +188,7 @@ impl Core {
         self.attrs.service.is_reliable() && self.has_resolved_peer()
     }
 
-    fn has_resolved_peer(&self) -> bool {
+    pub(crate) fn has_resolved_peer(&self) -> bool {
         let dst_mac = self.attrs.path.dst_mac;
         dst_mac != MacAddr::default() && !dst_mac.is_multicast()
     }
@@ -299,14 +304,30 @@ impl<H: Host> Ctx<'_, H> {
         };
         if let Offload::Segmentation(mtu) = offload {
             let (packets, octets) = self.count_segments(headers, payload_len, mtu);
-            return Ok(Emitted { len, packets, octets, offload, detached });
+            return Ok(Emitted { frames: 1, len, packets, octets, offload, detached });
         }
         let ip_octets =
             len.saturating_sub(encap.ether_len()) + detached.map_or(0, |payload| payload.len.get() as usize);
         self.count_sent(encap, bth.opcode, payload_len, ip_octets, 1);
         let octets = ip_octets.saturating_sub(encap.ip.header_len() + UDP_LEN);
         let octets = u32::try_from(octets).unwrap_or(u32::MAX);
-        Ok(Emitted { len, packets: 1, octets, offload, detached })
+        Ok(Emitted { frames: 1, len, packets: 1, octets, offload, detached })
+    }
+
+    /// Adds `frames` further frames of a burst to the counters. Each carries one packet with the given opcode, like the
+    /// first frame. Returns the size of the whole burst.
+    pub(crate) fn count_burst(
+        &mut self,
+        core: &Core,
+        first: Emitted,
+        (opcode, payload_len): (Opcode, usize),
+        frames: u32,
+    ) -> Emitted {
+        let encap = &core.attrs.path;
+        let ip_octets = first.octets as usize + encap.ip.header_len() + UDP_LEN;
+        self.count_sent(encap, opcode, payload_len, ip_octets, frames);
+        let all = first.frames + frames;
+        Emitted { frames: all, packets: all, octets: first.octets * all, ..first }
     }
 
     /// Counts the packets of a frame with segmentation offload, as if each had a frame of its own. Returns their number

@@ -14,6 +14,8 @@ mod state;
 mod unreliable;
 
 pub(crate) use congestion::is_marked;
-pub(crate) use context::{Core, Ctx, FatalError, Frame, Headers, RequestContext, Step, ahead};
+pub(crate) use context::{
+    Core, Ctx, Emitted, FatalError, Frame, Headers, MIN_DETACHED_LEN, RequestContext, Step, ahead,
+};
 pub(crate) use queue_pair::Qp;
 pub(crate) use unreliable::udp_len;

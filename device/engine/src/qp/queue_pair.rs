@@ -15,7 +15,7 @@ use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::{
     AsyncEvent, DropReason, Dropped, Ended, EndedBy, Expecting, Fetch, Host, Instant, QpStatus, Queue,
-    ReceivedPacket, Status, TxOffloads, WaitReason, limits,
+    ReceivedPacket, Room, Status, TxOffloads, WaitReason, limits,
 };
 
 #[derive(Debug)]
@@ -412,9 +412,12 @@ impl Qp {
         if self.notifier.is_due() {
             return Step::Frame(self.notify(ctx, out));
         }
-        if self.pace.is_some() && ctx.offloads == TxOffloads::Segmentation {
+        if self.pace.is_some() {
             // Send single packets, because a longer frame would lengthen the pause that follows it.
-            ctx.offloads = TxOffloads::Icrc;
+            ctx.room = Room::ONE_FRAME;
+            if ctx.offloads == TxOffloads::Segmentation {
+                ctx.offloads = TxOffloads::Icrc;
+            }
         }
         let paused = self.is_paused();
         let core = &self.core;

@@ -101,6 +101,8 @@ pub(crate) struct Requester {
     end: Psn,
     /// Whether the send queue may hold requests that have not been fetched.
     may_have_posted: bool,
+    /// Whether the send queue could not be read. A burst ends before it reports this error.
+    is_broken: bool,
     window: Window,
     /// Number of packets sent since the last packet with AckReq.
     since_ack_req: u32,
@@ -135,6 +137,7 @@ impl Requester {
             high: psn,
             end: psn,
             may_have_posted: false,
+            is_broken: false,
             window: Window::new(window_packets),
             since_ack_req: 0,
             ack_deadline: None,
@@ -218,7 +221,8 @@ impl Requester {
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
         (self.cursor, self.next) = (0, 0);
         (self.unacked, self.end) = (self.high, self.high);
-        (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
+        (self.ack_deadline, self.rnr_state) = (None, RnrState::Ready);
+        (self.may_have_posted, self.is_broken) = (false, false);
     }
 
     /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall, since it
@@ -234,6 +238,9 @@ impl Requester {
         if !self.may_have_posted || core.state != State::Rts || self.queue.len() >= most {
             return Ok(false);
         }
+        if self.is_broken {
+            return Err(FatalError::Queue(Queue::Send));
+        }
         match ctx.host.next_send(core.qpn) {
             Fetch::Ready(wr) => self.enqueue(core, ctx, wr, None),
             Fetch::Refused { wr_id, status } => {
@@ -243,7 +250,10 @@ impl Requester {
                 self.may_have_posted = false;
                 return Ok(false);
             }
-            Fetch::Broken => return Err(FatalError::Queue(Queue::Send)),
+            Fetch::Broken => {
+                self.is_broken = true;
+                return Err(FatalError::Queue(Queue::Send));
+            }
         }
         Ok(true)
     }

@@ -5,14 +5,14 @@ use std::cmp::Ordering;
 
 use protocol::Psn;
 use protocol::ids::Va;
-use protocol::roce::{AtomicEth, Ext, Operation, Reth};
+use protocol::roce::{AtomicEth, Ext, FrameWriter, Opcode, Operation, Position, Reth};
 
 use super::rnr::RnrState;
 use super::{Request, Requester, StallReason};
 use crate::gather::FramePayload;
 use crate::qp::attr::State;
-use crate::qp::{Core, Ctx, FatalError, Frame, Headers, Step, ahead};
-use crate::segment::segment;
+use crate::qp::{Core, Ctx, Emitted, FatalError, Frame, Headers, MIN_DETACHED_LEN, Step, ahead};
+use crate::segment::{packet_headers, segment};
 use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 
 /// The part of a READ requested by one request packet.
@@ -25,6 +25,101 @@ pub(super) struct ReadChunk {
 
 impl Requester {
     pub(crate) fn transmit<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        out: &mut Vec<u8>,
+    ) -> Result<Step, FatalError> {
+        let start = out.len();
+        let step = self.send_frame(core, ctx, out)?;
+        match step {
+            Step::Frame(frame) if ctx.room.frames > 1 => {
+                let emitted = self.extend_burst(core, ctx, (out, start), frame.emitted);
+                Ok(Step::Frame(Frame { emitted, ..frame }))
+            }
+            _ => Ok(step),
+        }
+    }
+
+    /// Appends further frames to a burst while the next request is a short message that needs the same headers as the
+    /// last one. The first frame of the burst, which is at offset `start` of `out`, has just been sent. Returns the
+    /// size of the whole burst.
+    ///
+    /// Makes the same checks as [`Requester::send_frame`], which handles a request that fails one of them.
+    fn extend_burst<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        (out, start): (&mut Vec<u8>, usize),
+        first: Emitted,
+    ) -> Emitted {
+        let model = self.cursor.checked_sub(1).and_then(|last| self.queue.get(last));
+        let Some((model, len)) = model.and_then(|request| Some((self.only_packet(request)?.0, request.len)))
+        else {
+            return first;
+        };
+        if core.state != State::Rts || !core.has_resolved_peer() {
+            return first;
+        }
+        let (payload_len, initiator) = (len as usize, core.initiator());
+        let mut added = 0;
+        while (added as usize) + 1 < ctx.room.frames && out.len() - start < ctx.room.bytes {
+            // An error is reported when the next frame is sent.
+            if self.cursor == self.queue.len() && self.fetch(core, ctx) != Ok(true) {
+                break;
+            }
+            let Some(request) = self.queue.get(self.cursor) else { break };
+            let Some((operation, ext)) = self.only_packet(request) else { break };
+            if (operation, request.len) != (model, len)
+                || !self.can_start(request)
+                || self.lacks_credit(request)
+                || self.in_flight() >= self.window()
+            {
+                break;
+            }
+            let solicited = request.wr.solicited && request.wr.op.consumes_receive();
+            let (path, srqn) = (&core.attrs.path, core.xrceth(&request.wr));
+            let sequence = (request.first, solicited);
+            let mut writer = FrameWriter::with_model(out, start, path, sequence, srqn, &ext, payload_len);
+            let message = FramePayload::Message {
+                initiator,
+                payload: &request.wr.payload,
+                offset: 0,
+                len: payload_len,
+            };
+            if payload_len > 0
+                && let Err(reason) = writer.payload(|out| message.append(ctx.host, out))
+            {
+                drop(writer);
+                if let Some(request) = self.queue.get_mut(self.cursor) {
+                    request.failure = Some(Status::LocalProtection(reason));
+                }
+                break;
+            }
+            writer.finish_with(first.offload);
+            // A message's last packet always requests an ACK.
+            self.sent(core, ctx, (1, 1), true);
+            added += 1;
+        }
+        if added == 0 {
+            return first;
+        }
+        let opcode = Opcode { transport: core.attrs.service.transport(), operation: model };
+        ctx.count_burst(core, first, (opcode, payload_len), added)
+    }
+
+    /// Returns the operation and the extension headers of a SEND or WRITE that consists of one packet, if its payload
+    /// is too short to be detached. Returns `None` for any other request, and for one that has failed.
+    fn only_packet(&self, request: &Request) -> Option<(Operation, Ext)> {
+        let is_short = request.packets == 1 && (request.len as usize) < MIN_DETACHED_LEN;
+        if !is_short || self.next != 0 || request.failure.is_some() {
+            return None;
+        }
+        packet_headers(&request.wr.op, request.len, Position::Only)
+    }
+
+    /// Sends the next frame.
+    fn send_frame<H: Host>(
         &mut self,
         core: &Core,
         ctx: &mut Ctx<'_, H>,
