@@ -13,7 +13,7 @@ use protocol::hca::mlx5::wqe::{
 };
 use protocol::ids::{Qpn, Rkey};
 use protocol::roce::Imm;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::address::Resolver;
 use super::recv_queue::sge;
@@ -107,6 +107,10 @@ const fn fence(control: &ControlSegment) -> Fence {
 /// Converts a WQE's data, which may mix inline data and data segments. UCX, for example, puts its headers inline and
 /// its data in a segment.
 fn payload(data: &[DataItem<'_>]) -> Payload {
+    // Most messages have a single data segment.
+    if let [DataItem::Pointer(segment)] = data {
+        return Payload::Sges(smallvec![sge(segment)]);
+    }
     let mut sges = SgeList::new();
     let mut inline: SmallVec<[u8; 64]> = SmallVec::new();
     for item in data {
