@@ -62,6 +62,7 @@ impl Requester {
             return first;
         }
         let (payload_len, initiator) = (len as usize, core.initiator());
+        let (psn, window) = (self.cursor_psn(), self.window());
         let mut added = 0;
         while (added as usize) + 1 < ctx.room.frames && out.len() - start < ctx.room.bytes {
             // An error is reported when the next frame is sent.
@@ -73,7 +74,7 @@ impl Requester {
             if (operation, request.len) != (model, len)
                 || !self.can_start(request)
                 || self.lacks_credit(request)
-                || self.in_flight() >= self.window()
+                || ahead(request.first, self.unacked) >= window
             {
                 break;
             }
@@ -97,13 +98,14 @@ impl Requester {
                 break;
             }
             writer.finish_with(first.offload);
-            // A message's last packet always requests an ACK.
-            self.sent(core, ctx, (1, 1), true);
+            self.cursor += 1;
             added += 1;
         }
         if added == 0 {
             return first;
         }
+        // The last packet of a message always requests an ACK.
+        self.on_sent(core, ctx, psn, (added, added), true);
         let opcode = Opcode { transport: core.attrs.service.transport(), operation: model };
         ctx.count_burst(core, first, (opcode, payload_len), added)
     }
@@ -402,8 +404,8 @@ impl Requester {
             .min(self.window().saturating_sub(in_flight).max(1))
     }
 
-    /// Updates the state after sending `packets` packets, beginning with the one at the cursor. Together, they consume
-    /// `psns` PSNs.
+    /// Updates the state after sending `packets` packets of the request at the cursor, beginning with the one at the
+    /// cursor. Together, they consume `psns` PSNs.
     fn sent<H: Host>(
         &mut self,
         core: &Core,
@@ -411,8 +413,24 @@ impl Requester {
         (packets, psns): (u32, u32),
         ack_req: bool,
     ) {
+        self.on_sent(core, ctx, self.cursor_psn(), (packets, psns), ack_req);
+        self.next += psns;
+        if self.queue.get(self.cursor).is_some_and(|request| self.next == request.packets) {
+            (self.cursor, self.next) = (self.cursor + 1, 0);
+        }
+    }
+
+    /// Updates everything but the cursor after sending `packets` packets, beginning with the one at `psn`. Together,
+    /// they consume `psns` PSNs.
+    fn on_sent<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        psn: Psn,
+        (packets, psns): (u32, u32),
+        ack_req: bool,
+    ) {
         self.rnr_state.on_sent();
-        let psn = self.cursor_psn();
         let after = psn.advance(psns);
         let repeated = ahead(self.high, self.unacked).saturating_sub(ahead(psn, self.unacked)).min(packets);
         ctx.stats.recovery.retransmitted_packets += u64::from(repeated);
@@ -422,10 +440,6 @@ impl Requester {
         }
         if ahead(after, self.unacked) > ahead(self.high, self.unacked) {
             self.high = after;
-        }
-        self.next += psns;
-        if self.queue.get(self.cursor).is_some_and(|request| self.next == request.packets) {
-            (self.cursor, self.next) = (self.cursor + 1, 0);
         }
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + packets };
         if self.ack_deadline.is_none() {
