@@ -5,7 +5,7 @@
 //! - reports inputs: a doorbell ([`Engine::notify_send`]), a packet ([`Engine::handle_packet`]), an expired deadline
 //!   ([`Engine::handle_timeout`]) or a modified QP ([`Engine::modify_qp`]);
 //! - provides memory and work queues through [`Host`], which the engine calls only while handling those inputs and in
-//!   [`Engine::poll_transmit`];
+//!   [`Engine::poll_transmit`] or [`Engine::poll_burst`];
 //! - then drains the outputs, in the order described at [`Engine`].
 //!
 //! The engine is deterministic: the same inputs at the same instants produce the same outputs.
