@@ -7,8 +7,8 @@ use protocol::ids::{MacAddr, Pkey, Qpn};
 use protocol::roce::Offload;
 
 use crate::pkeys::Pkeys;
-use crate::pooled_slots::PooledSlots;
-use crate::qp::{Ctx, Qp, Step};
+use crate::pooled_slots::{PooledSlots, SpareBuffers};
+use crate::qp::{Ctx, Qp, Request, Step};
 use crate::states::QpStates;
 use crate::stats::Stats;
 use crate::table::Table;
@@ -213,6 +213,7 @@ pub struct Engine {
     pub(crate) stats: Stats,
     states: QpStates,
     pooled: PooledSlots,
+    spares: SpareBuffers<Request>,
     offloads: TxOffloads,
 }
 
@@ -236,6 +237,7 @@ impl Engine {
             stats: Stats::default(),
             states: QpStates::default(),
             pooled: PooledSlots::default(),
+            spares: SpareBuffers::default(),
             offloads: TxOffloads::default(),
         }
     }
@@ -409,6 +411,7 @@ impl Engine {
                 stats: &mut self.stats,
                 pkeys: &self.pkeys,
                 pooled: self.pooled,
+                spares: &mut self.spares,
                 offloads: self.offloads,
                 ranges: ranges.as_deref_mut(),
                 room: Room { frames: room.frames.min(self.turn_left as usize), ..room },
@@ -552,6 +555,7 @@ impl Engine {
             stats: &mut self.stats,
             pkeys: &self.pkeys,
             pooled: self.pooled,
+            spares: &mut self.spares,
             offloads: self.offloads,
             ranges: None,
             room: Room::ONE_FRAME,

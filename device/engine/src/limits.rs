@@ -8,6 +8,7 @@
 //! | QP | 1 KiB | 2^17 | 128 MiB |
 //! | table leaf | 2 KiB | 2^16 (2^24 QP numbers) | 128 MiB |
 //! | request, with 60 data segments | 0.2 + 1 KiB | 2^17 x [`KEPT_REQUESTS`] + [`POOLED_REQUESTS`] | 700 MiB |
+//! | buffer of a request queue that has shrunk | 35 KiB | [`SPARE_BUFFERS`] | 1.1 MiB |
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
 //! | executed READ or atomic, kept for replay | 32 B | 2^17 x 128 (mthca) | 512 MiB |
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
@@ -27,6 +28,10 @@ pub(crate) const KEPT_REQUESTS: usize = 4;
 /// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this limit, 2^17
 /// QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
+
+/// Number of buffers of request queues that are kept for reuse. Enough for 16 QPs that send bursts at the same time,
+/// since each of them releases a small buffer when its queue grows and a large one when it shrinks.
+pub(crate) const SPARE_BUFFERS: usize = 32;
 
 /// Number of packets after which a QP's turn ends. The last frame can exceed it, because a frame can carry several
 /// packets. A turn is long enough to fill one of the kernel's 64 KiB segmentation offload (GSO) buffers with frames of

@@ -40,20 +40,75 @@ impl PooledSlots {
     }
 }
 
-/// Appends a request to a QP's queue, growing it if it is full.
-pub(crate) fn push_request<T>(queue: &mut VecDeque<T>, request: T, pooled: PooledSlots) {
-    let len = queue.len();
-    if len == queue.capacity() {
-        let slots = len * pooled.growth_of_requests();
-        let slots = slots.clamp(limits::KEPT_REQUESTS, limits::OUTSTANDING_REQUESTS).max(len + 1);
-        queue.reserve_exact(slots - len);
+/// Buffers that request queues have released, for the queues that grow or shrink next. Without them, each burst of
+/// messages would allocate and free memory.
+#[derive(Debug)]
+pub(crate) struct SpareBuffers<T>(Vec<VecDeque<T>>);
+
+impl<T> Default for SpareBuffers<T> {
+    fn default() -> Self {
+        Self(Vec::new())
     }
-    queue.push_back(request);
+}
+
+impl<T> SpareBuffers<T> {
+    /// Appends a request to a QP's queue, growing it if it is full.
+    pub(crate) fn push_request(&mut self, queue: &mut VecDeque<T>, request: T, pooled: PooledSlots) {
+        let len = queue.len();
+        if len == queue.capacity() {
+            let slots = len * pooled.growth_of_requests();
+            self.grow(queue, slots.clamp(limits::KEPT_REQUESTS, limits::OUTSTANDING_REQUESTS).max(len + 1));
+        }
+        queue.push_back(request);
+    }
+
+    /// Releases the pooled slots of an empty request queue.
+    pub(crate) fn shrink_if_empty(&mut self, queue: &mut VecDeque<T>) {
+        if queue.is_empty() && queue.capacity() > limits::KEPT_REQUESTS {
+            self.keep(std::mem::take(queue));
+        }
+    }
+
+    fn grow(&mut self, queue: &mut VecDeque<T>, slots: usize) {
+        let Some(spare) = self.0.iter().rposition(|spare| spare.capacity() == slots) else {
+            return queue.reserve_exact(slots - queue.len());
+        };
+        let mut larger = self.0.swap_remove(spare);
+        larger.append(queue);
+        self.keep(std::mem::replace(queue, larger));
+    }
+
+    /// Keeps the memory of an empty queue.
+    fn keep(&mut self, empty: VecDeque<T>) {
+        if self.0.len() < limits::SPARE_BUFFERS && empty.capacity() > 0 {
+            self.0.push(empty);
+        }
+    }
 }
 
 /// Shrinks an empty queue to `kept` slots to release its memory.
 pub(crate) fn shrink_if_empty<T>(queue: &mut VecDeque<T>, kept: usize) {
     if queue.is_empty() && queue.capacity() > kept {
         queue.shrink_to(kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_queue_that_grows_reuses_released_buffer() {
+        let mut spares = SpareBuffers::default();
+        let [mut first, mut second] = [(); 2].map(|()| VecDeque::new());
+        let mut fill = |queue: &mut VecDeque<u32>| {
+            (0..40).for_each(|request| spares.push_request(queue, request, PooledSlots::default()));
+            let buffer = queue.as_slices().0.as_ptr();
+            assert!(queue.drain(..).eq(0..40));
+            spares.shrink_if_empty(queue);
+            assert_eq!(queue.capacity(), 0);
+            buffer
+        };
+        assert_eq!(fill(&mut first), fill(&mut second));
     }
 }

@@ -11,9 +11,10 @@ use protocol::roce::{
 };
 
 use super::attr::{Flush, QpAttrs, Service, State};
+use super::requester::Request;
 use crate::gather::FramePayload;
 use crate::pkeys::Pkeys;
-use crate::pooled_slots::PooledSlots;
+use crate::pooled_slots::{PooledSlots, SpareBuffers};
 use crate::segment::packets_in_frame;
 use crate::stats::Stats;
 use crate::{
@@ -45,6 +46,7 @@ pub(crate) struct Ctx<'a, H: Host> {
     pub(crate) pkeys: &'a Pkeys,
     /// Number of pooled slots allocated to all QPs at the start of the call.
     pub(crate) pooled: PooledSlots,
+    pub(crate) spares: &'a mut SpareBuffers<Request>,
     pub(crate) offloads: TxOffloads,
     /// Ranges of detached payload, or `None` if all payload is copied.
     pub(crate) ranges: Option<&'a mut Vec<H::Range>>,

@@ -18,4 +18,5 @@ pub(crate) use context::{
     Core, Ctx, Emitted, FatalError, Frame, Headers, MIN_DETACHED_LEN, RequestContext, Step, ahead,
 };
 pub(crate) use queue_pair::Qp;
+pub(crate) use requester::Request;
 pub(crate) use unreliable::udp_len;

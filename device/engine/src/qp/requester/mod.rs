@@ -35,13 +35,13 @@ use self::rnr::RnrState;
 use super::attr::{RnrRetry, Service, State};
 use super::congestion::Window;
 use super::{Core, Ctx, FatalError, ahead};
-use crate::pooled_slots::{PooledSlots, push_request, shrink_if_empty};
+use crate::pooled_slots::PooledSlots;
 use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest, Status, limits};
 
 /// A send request that has been fetched but not completed.
 #[derive(Debug)]
-struct Request {
+pub(crate) struct Request {
     wr: SendRequest,
     /// Time when the request was fetched.
     since: Instant,
@@ -218,7 +218,7 @@ impl Requester {
         for request in self.queue.drain(..) {
             ctx.complete(core, Queue::Send, request.wr.wr_id, Err(Status::Flushed));
         }
-        shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
+        ctx.spares.shrink_if_empty(&mut self.queue);
         (self.cursor, self.next) = (0, 0);
         (self.unacked, self.end) = (self.high, self.high);
         (self.ack_deadline, self.rnr_state) = (None, RnrState::Ready);
@@ -259,7 +259,13 @@ impl Requester {
     }
 
     /// Appends a fetched request to the queue. `failure` is the status of a refused request.
-    fn enqueue<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, wr: SendRequest, failure: Option<Status>) {
+    fn enqueue<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        wr: SendRequest,
+        failure: Option<Status>,
+    ) {
         let message_len =
             u32::try_from(wr.payload.len()).ok().filter(|&len| len <= core.attrs.max_message_len);
         let failure = failure.or(match (message_len, &wr.op) {
@@ -294,7 +300,7 @@ impl Requester {
             is_probe: false,
             failure,
         };
-        push_request(&mut self.queue, request, ctx.pooled);
+        ctx.spares.push_request(&mut self.queue, request, ctx.pooled);
     }
 
     /// Resets the retry state after `packets` more packets have been acknowledged. The caller has already removed
@@ -323,7 +329,7 @@ impl Requester {
         if let Some(request) = self.queue.front() {
             let (wr_id, op, len, since) = (request.wr.wr_id, request.wr.op, request.len, request.since);
             self.recv_seq_done = request.recv_seq;
-            self.drop_front();
+            self.drop_front(ctx);
             ctx.stats.request_time.record(ctx.now.saturating_since(since));
             ctx.complete_send(core, wr_id, op, len);
         }
@@ -336,7 +342,7 @@ impl Requester {
     /// Completes the front request with an error. Returns the error that moves the QP to ERR.
     fn fail_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, status: Status) -> FatalError {
         if let Some(wr_id) = self.queue.front().map(|request| request.wr.wr_id) {
-            self.drop_front();
+            self.drop_front(ctx);
             ctx.complete(core, Queue::Send, wr_id, Err(status));
         }
         FatalError::Send(status)
@@ -421,9 +427,9 @@ impl Requester {
     }
 
     /// Removes the front request in place. Returning it would copy several hundred bytes.
-    fn drop_front(&mut self) {
+    fn drop_front<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         drop(self.queue.pop_front());
-        shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
+        ctx.spares.shrink_if_empty(&mut self.queue);
         match self.cursor.checked_sub(1) {
             Some(cursor) => self.cursor = cursor,
             None => self.next = 0,
@@ -449,7 +455,7 @@ impl Requester {
 
     fn complete_front_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some((wr_id, op)) = self.queue.front().map(|request| (request.wr.wr_id, request.wr.op)) {
-            self.drop_front();
+            self.drop_front(ctx);
             ctx.complete_send(core, wr_id, op, 0);
         }
     }
