@@ -194,6 +194,7 @@ impl<'a> FrameWriter<'a> {
     ///
     /// # Panics
     /// Panics if `out` does not contain a frame of the same length at `model`.
+    #[inline]
     pub fn with_model(
         out: &'a mut Vec<u8>,
         model: usize,
@@ -274,6 +275,7 @@ impl<'a> FrameWriter<'a> {
     ///
     /// # Panics
     /// Panics if the payload exceeds [`MAX_PAYLOAD`] and `offload` is not [`Offload::Segmentation`].
+    #[inline]
     pub fn finish_with(mut self, offload: Offload) -> usize {
         let is_one_packet = self.payload_len <= MAX_PAYLOAD;
         assert!(
@@ -285,25 +287,27 @@ impl<'a> FrameWriter<'a> {
         if self.out.len() < covered_len {
             self.out.resize(covered_len, 0);
         }
-        if offload != Offload::None {
+        if offload == Offload::None {
+            self.append_icrc();
+        } else {
             self.out.extend_from_slice(&[0; ICRC_LEN]);
-            let len = self.out.len() - self.frame;
-            self.keep += len;
-            return len;
         }
+        let len = self.out.len() - self.frame;
+        self.keep += len;
+        len
+    }
+
+    /// Appends the ICRC and fills in the UDP checksum.
+    fn append_icrc(&mut self) {
         let Encap { ip, .. } = self.encap;
         let ip_at = self.encap.ether_len();
         let covered = &self.out[self.frame + ip_at..];
         let (ip_and_udp, transport) = covered.split_at(ip.header_len() + size_of::<RawUdp>());
         let icrc = icrc(ip_and_udp, transport);
         self.out.extend_from_slice(&icrc.to_le_bytes());
-        let frame = &mut self.out[self.frame..];
-        let len = frame.len();
         if let IpAddrs::V6 { .. } = ip {
-            emit_udp_checksum(ip, &mut frame[ip_at + ip.header_len()..]);
+            emit_udp_checksum(ip, &mut self.out[self.frame + ip_at + ip.header_len()..]);
         }
-        self.keep += len;
-        len
     }
 }
 
