@@ -11,9 +11,12 @@ use protocol::hca::mlx5::qp::ReceiveKind;
 use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
+use super::address::Resolver;
 use super::check::{Check, Rejection};
 use super::mkey::Mkeys;
+use super::queue_pair::QueuePair;
 use super::resources::Resources;
+use super::send_queue::PostedBlocks;
 use super::{strict, trace};
 
 /// Implements [`engine::Host`] for the device. Before INIT_HCA, the device has no queues and no memory keys.
@@ -84,13 +87,11 @@ impl engine::Host for Mlx5Host<'_> {
         let Self { resources, cx } = self;
         let Some(Resources { qps, port, posted, .. }) = resources.as_deref_mut() else { return Fetch::Empty };
         let Some(qp) = qps.get_mut(qpn.get()) else { return Fetch::Empty };
-        let dma = cx.dma;
-        let fetch = qp.next_send(dma, posted, port.resolver(cx.addresses));
-        cx.monitor.check(|| strict::send_wqe(qp, &fetch, dma));
-        if let Some(trace) = cx.monitor.trace() {
-            trace::send_wqe(trace, qpn, &fetch);
+        let resolver = port.resolver(cx.addresses);
+        if cx.monitor.is_strict() || cx.monitor.trace().is_some() {
+            return next_observed_send(cx, qp, posted, resolver);
         }
-        fetch
+        qp.next_send(cx.dma, posted, resolver)
     }
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
@@ -200,6 +201,24 @@ impl engine::Host for Mlx5Host<'_> {
         }
         self.cx.monitor.retrying(retry);
     }
+}
+
+/// Fetches the next send request and passes it to strict mode and to the trace. This copies the request, unlike the
+/// usual path of [`engine::Host::next_send`].
+#[cold]
+fn next_observed_send(
+    cx: &mut HostContext<'_>,
+    qp: &mut QueuePair,
+    posted: &mut PostedBlocks,
+    resolver: Resolver<'_>,
+) -> Fetch<SendRequest> {
+    let dma = cx.dma;
+    let fetch = qp.next_send(dma, posted, resolver);
+    cx.monitor.check(|| strict::send_wqe(qp, &fetch, dma));
+    if let Some(trace) = cx.monitor.trace() {
+        trace::send_wqe(trace, qp.qpn, &fetch);
+    }
+    fetch
 }
 
 /// Changes a QP's state or attributes in the engine.
