@@ -84,6 +84,7 @@ impl PacketWith<PayloadLen> {
     ///
     /// # Errors
     /// Fails in the same cases as [`Packet::parse`], and if `bytes` does not hold all headers.
+    #[inline]
     pub fn parse_headers(bytes: &[u8], len: usize) -> Result<(Self, usize), WireError> {
         let bytes = bytes.get(..len).unwrap_or(bytes);
         let (headers, pad, rest) = parse_headers(bytes)?;
@@ -94,6 +95,8 @@ impl PacketWith<PayloadLen> {
 }
 
 /// Parses the headers. Returns them with the number of pad bytes and the bytes that follow.
+// Inlined because the result would otherwise be copied once more for every packet.
+#[inline(always)]
 fn parse_headers(bytes: &[u8]) -> Result<(PacketWith<()>, usize, &[u8]), WireError> {
     let (bth, pad, rest) = Bth::parse(bytes)?;
     let (srqn, rest) = if bth.opcode.has_xrceth() {

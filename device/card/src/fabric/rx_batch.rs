@@ -93,10 +93,9 @@ impl<'a> Arrival<'a> {
         self.len() == 0
     }
 
-    /// Returns a private copy of the beginning of the frame, which is long enough for all headers, and the whole frame
-    /// in shared memory. Returns `None` if the frame is in private memory.
-    pub(crate) fn shared(&self) -> Option<(&'a [u8], VolatileSlice<'a>)> {
-        self.shared.map(|shared| (self.head, shared))
+    /// Returns the beginning of the frame, which is in private memory and contains all headers, and the whole frame.
+    pub(crate) fn parts(&self) -> (&'a [u8], PayloadRef<'a>) {
+        (self.head, self.shared.map_or(PayloadRef::Private(self.head), PayloadRef::Shared))
     }
 
     /// Returns the frame in private memory, copying it if necessary. The copy begins with the private copy of the

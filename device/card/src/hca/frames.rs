@@ -1,6 +1,6 @@
 //! Moves frames between the port and the fabric, applying capture, impairments and neighbour resolution on the way.
 
-use engine::{PayloadRef, ReceivedPacket, Room, Transmit, TxOffloads};
+use engine::{ReceivedPacket, Room, Transmit, TxOffloads};
 use protocol::WireError;
 use protocol::describe::Field as _;
 use protocol::ids::{MacAddr, Qpn};
@@ -54,28 +54,27 @@ impl<F: Frontend> Hca<F> {
             return self.report_error(frame, handled);
         }
         self.expect_doorbells();
-        if !self.handle_in_place(&arrival) {
+        if !self.handle_in_flow(&arrival) {
             self.deliver_with(&arrival.contents(), offload);
         }
     }
 
-    /// Handles a frame in shared memory without copying its payload to private memory. Returns false, without any
-    /// effect, if the caller must handle a private copy instead. Only packets for QPs that belong to the last received
-    /// flow can be handled in place.
-    fn handle_in_place(&mut self, arrival: &Arrival<'_>) -> bool {
-        let Some((head, frame)) = arrival.shared() else { return false };
+    /// Handles a packet for a QP that belongs to the last received flow. Only the headers are parsed, so a payload in
+    /// shared memory is not copied to private memory. Returns false, without any effect, for any other frame.
+    fn handle_in_flow(&mut self, arrival: &Arrival<'_>) -> bool {
+        let (head, frame) = arrival.parts();
         let offload = arrival.offload();
         if self.port.is_looped_back() || !self.is_port_active() {
             return false;
         }
         let Some(headers) = self.port.headers_in_flow(head, frame.len(), offload) else { return false };
-        let RoceHeaders { encap, packet, payload_at } = headers;
+        let RoceHeaders { encap, packet, payload_at } = &headers;
         if self.is_for_management(packet.bth.dest_qp) {
             return false;
         }
         self.port.accept_headers(&headers, offload);
-        let payload = PayloadRef::Shared(frame).slice(payload_at..payload_at + packet.payload.len());
-        self.execute(&encap, &packet.with_payload(payload), offload);
+        let payload = frame.slice(*payload_at..payload_at + packet.payload.len());
+        self.execute(encap, &packet.with_payload(payload), offload);
         true
     }
 

@@ -289,12 +289,14 @@ impl Port {
 
     /// Parses the headers of a frame of the flow that was last received. `head` is the beginning of the frame, whose
     /// length is `len`. Returns `None` for any other frame.
+    #[inline]
     pub fn headers_in_flow(&self, head: &[u8], len: usize, offload: Offload) -> Option<RoceHeaders> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         RoceHeaders::parse_in_flow(flow, head, len, offload)
     }
 
     /// Accepts and counts the packets of a frame whose headers [`Port::headers_in_flow`] has returned.
+    #[inline]
     pub fn accept_headers(&mut self, headers: &RoceHeaders, offload: Offload) {
         let RoceHeaders { encap, packet, .. } = headers;
         let (packets, octets) = match offload {

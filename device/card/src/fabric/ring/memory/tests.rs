@@ -62,12 +62,12 @@ fn long_frames_are_read_in_place_until_released() {
         consumer.take(&mut batch, 9).unwrap();
         let arrival = batch.iter().next().unwrap();
         assert_eq!((arrival.len(), &*arrival.contents()), (20_000, &sent[..]));
-        match arrival.shared() {
-            Some((head, _)) => {
+        match arrival.parts() {
+            (head, PayloadRef::Shared(_)) => {
                 assert_eq!(head, &sent[..HEADERS_LEN]);
                 in_place += 1;
             }
-            None => copied += 1,
+            (_, PayloadRef::Private(_)) => copied += 1,
         }
         let _ = consumer.release();
     }
@@ -81,7 +81,7 @@ fn long_frames_are_read_in_place_until_released() {
     consumer.take(&mut batch, 9).unwrap();
     (DATA_AT..DATA_AT + LEN.get() as usize).step_by(4).for_each(|at| set(&memory, at, 0x0909_0909));
     let arrival = batch.iter().next().unwrap();
-    let (head, _) = arrival.shared().unwrap();
+    let (head, _) = arrival.parts();
     assert_eq!(head, &ipv4_frame(4000)[..HEADERS_LEN]);
     let contents = arrival.contents();
     assert_eq!(contents[..HEADERS_LEN], ipv4_frame(HEADERS_LEN));
@@ -111,7 +111,7 @@ fn other_frames_are_copied_out_of_ring() {
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 9).unwrap();
     for (arrival, (frame, _)) in batch.iter().zip(&sent) {
-        assert!(arrival.shared().is_none());
+        assert!(matches!(arrival.parts(), (_, PayloadRef::Private(_))));
         assert_eq!(*arrival.contents(), **frame);
     }
 }
