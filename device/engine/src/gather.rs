@@ -129,6 +129,9 @@ pub(crate) fn scatter(
     offset: usize,
     data: PayloadRef<'_>,
 ) -> Result<(), AccessError> {
+    if let Some((lkey, va)) = in_only_sge(sges, offset, data.len()) {
+        return host.write(initiator, lkey, va, data, Access::LocalWrite);
+    }
     let mut data = data;
     for (sge, part) in parts(sges, offset, data.len()) {
         let (here, rest) = data.split_at(part.len);

@@ -7,7 +7,6 @@ use engine::{
     Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, PayloadRef,
     PeerRequest, ReceivedNak, RecvRequest, RecvSource, Retry, SendRequest, XrcError,
 };
-use protocol::hca::mlx5::qp::ReceiveKind;
 use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
@@ -58,21 +57,12 @@ impl Resources {
     fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Fetch::Empty };
-        let srqn = match source.srqn().or_else(|| qp.srqn()) {
-            None if qp.context.receive_kind() != Some(ReceiveKind::Own) => return Fetch::Empty,
-            srqn => srqn,
-        };
-        let fetch = match srqn {
-            Some(srqn) => {
-                let Some(srq) = self.srqs.get_mut(srqn.get()) else { return Fetch::Broken };
-                let fetch = srq.take(dma);
-                if srq.passes_limit(dma) {
-                    self.low_srqs.push(srqn);
-                }
-                fetch
-            }
-            None => qp.next_recv(dma),
-        };
+        let Some(srqn) = source.srqn().or_else(|| qp.srqn()) else { return qp.next_recv(dma) };
+        let Some(srq) = self.srqs.get_mut(srqn.get()) else { return Fetch::Broken };
+        let fetch = srq.take(dma);
+        if srq.passes_limit(dma) {
+            self.low_srqs.push(srqn);
+        }
         if matches!(fetch, Fetch::Ready(_)) {
             qp.counters.receives += 1;
         }
@@ -99,10 +89,10 @@ impl engine::Host for Mlx5Host<'_> {
         let Some(resources) = resources else { return Fetch::Empty };
         let dma = cx.dma;
         cx.monitor.check(|| strict::receives(resources, source, dma));
+        // Without a trace, return the result unchanged, since a local variable would be another copy of the request.
+        let Some(trace) = cx.monitor.trace() else { return resources.next_recv(source, dma) };
         let fetch = resources.next_recv(source, dma);
-        if let Some(trace) = cx.monitor.trace() {
-            trace::recv_wqe(trace, source, &fetch);
-        }
+        trace::recv_wqe(trace, source, &fetch);
         fetch
     }
 

@@ -147,10 +147,17 @@ impl QueuePair {
         recv.is_posted(|| Some(record(context, dma)?.received))
     }
 
-    /// Fetches the next request from the QP's own receive queue.
+    /// Fetches the next request from the QP's own receive queue. Without such a queue, returns [`Fetch::Empty`].
     pub fn next_recv(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
-        let Self { context, recv, buffer, .. } = self;
-        recv.take(buffer, dma, || Some(record(context, dma)?.received))
+        let Self { context, recv, buffer, counters, .. } = self;
+        if context.receive_kind() != Some(ReceiveKind::Own) {
+            return Fetch::Empty;
+        }
+        let fetch = recv.take(buffer, dma, || Some(record(context, dma)?.received));
+        if matches!(fetch, Fetch::Ready(_)) {
+            counters.receives += 1;
+        }
+        fetch
     }
 
     pub fn count(&mut self, completion: &Completion) {

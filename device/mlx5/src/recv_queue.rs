@@ -70,9 +70,14 @@ impl RecvQueue {
             return Fetch::Empty;
         }
         let number = self.counters.taken;
-        let Ok(wqe) = self.read(number, buffer, dma) else { return Fetch::Broken };
+        // Convert the segments directly, since a `RecvWqe` would be another copy of the scatter list.
+        let request = self.with_entry(number, buffer, dma, |entry| RecvRequest {
+            wr_id: number.into(),
+            sges: RecvWqe::segments(entry).map(|segment| sge(&segment)).collect(),
+        });
+        let Ok(request) = request else { return Fetch::Broken };
         self.counters.take(1);
-        Fetch::Ready(request(number, &wqe))
+        Fetch::Ready(request)
     }
 
     /// Consumes the next posted entry, which has been read with [`RecvQueue::read`].
@@ -85,16 +90,27 @@ impl RecvQueue {
     /// # Errors
     /// Fails if the queue's memory is not accessible.
     pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
+        self.with_entry(number, buffer, dma, RecvWqe::parse)
+    }
+
+    /// Passes a copy of an entry to `parse`.
+    fn with_entry<T>(
+        &self,
+        number: u16,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+        parse: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
         let at = u64::from(slot) << self.log_stride;
         // Most receives have at most four segments. Avoid moving a 512-byte `Entry` around for them.
         if let Some(entry) = [0; SHORT_ENTRY].get_mut(..1 << self.log_stride) {
             buffer.read(dma, at, entry)?;
-            return Ok(RecvWqe::parse(entry));
+            return Ok(parse(entry));
         }
         let mut entry = Entry::from_elem(0, 1 << self.log_stride);
         buffer.read(dma, at, &mut entry)?;
-        Ok(RecvWqe::parse(&entry))
+        Ok(parse(&entry))
     }
 }
 

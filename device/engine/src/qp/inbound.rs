@@ -272,7 +272,8 @@ impl Inbound {
         byte_len: u32,
         from: Origin,
     ) {
-        let Some(recv) = self.recv.take() else { return };
+        let Some(wr_id) = self.recv.as_ref().map(|recv| recv.wr_id) else { return };
+        self.recv = None;
         let done = RecvDone {
             opcode,
             byte_len,
@@ -289,7 +290,7 @@ impl Inbound {
                 _ => None,
             },
         };
-        ctx.complete_from(core, (Queue::Recv, self.srqn), recv.wr_id, Ok(Success::Recv(done)));
+        ctx.complete_from(core, (Queue::Recv, self.srqn), wr_id, Ok(Success::Recv(done)));
     }
 }
 

@@ -17,10 +17,16 @@ pub struct RecvWqe {
 impl RecvWqe {
     /// Parses a receive queue entry. Accepts any entry and ignores an incomplete segment at the end.
     pub fn parse(entry: &[u8]) -> Self {
+        Self { scatter: Self::segments(entry).collect() }
+    }
+
+    /// Returns the scatter list of a receive queue entry without storing it; see [`RecvWqe::parse`].
+    #[inline]
+    pub fn segments(entry: &[u8]) -> impl Iterator<Item = DataSegment> {
         // `byte_count` excludes bit 31, which is not part of the length (mlx5 interface, section 20, M-24).
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
         let is_end = |segment: &DataSegment| segment.byte_count == 0 && segment.lkey.get() == TERMINATE_KEY;
-        Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
+        segments.take_while(move |segment| !is_end(segment))
     }
 
     /// Returns the WQE as an entry of `len` bytes in wire format. Omits segments that do not fit and adds a terminating
