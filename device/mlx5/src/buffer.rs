@@ -71,6 +71,14 @@ impl QueueBuffer {
     /// not mapped a page.
     pub fn read(&self, dma: &GuestMemory, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, out.len())?;
+        if let Some(iova) = self.in_one_page(offset, out.len()) {
+            return dma.read(iova, out).map_err(|_| AccessError::Unmapped);
+        }
+        self.read_pages(dma, offset, out)
+    }
+
+    #[cold]
+    fn read_pages(&self, dma: &GuestMemory, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let (mut at, mut rest) = (offset, out);
         while !rest.is_empty() {
             let (iova, room) = self.locate(at)?;
@@ -89,11 +97,17 @@ impl QueueBuffer {
     /// Fails under the same conditions as [`QueueBuffer::read`]. The last byte is then not written.
     pub fn publish(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
         self.check(offset, entry.len())?;
-        let Some((owner, body)) = entry.split_last() else { return Ok(()) };
-        let (iova, room) = self.locate(offset)?;
-        if room >= entry.len() && is_in_one_page(iova, entry.len()) {
-            return dma.publish(iova, entry).map_err(|_| AccessError::Unmapped);
+        match self.in_one_page(offset, entry.len()) {
+            Some(iova) if is_in_one_page(iova, entry.len()) => {
+                dma.publish(iova, entry).map_err(|_| AccessError::Unmapped)
+            }
+            _ => self.publish_pages(dma, offset, entry),
         }
+    }
+
+    #[cold]
+    fn publish_pages(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
+        let Some((owner, body)) = entry.split_last() else { return Ok(()) };
         let (mut at, mut rest) = (offset, body);
         while !rest.is_empty() {
             let (iova, room) = self.locate(at)?;
@@ -111,6 +125,14 @@ impl QueueBuffer {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(AccessError::Bounds),
         }
+    }
+
+    /// Returns the address of a range that lies in one page of the queue, as almost all entries do. Returns `None` for
+    /// an empty range and for any other range.
+    #[inline]
+    fn in_one_page(&self, offset: u64, len: usize) -> Option<Iova> {
+        let (iova, room) = self.locate(offset).ok()?;
+        (len > 0 && len <= room).then_some(iova)
     }
 
     /// Returns a byte's address and the number of bytes from there to the end of its page.

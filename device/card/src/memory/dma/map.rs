@@ -20,7 +20,7 @@ const CACHED_WINDOWS: usize = 16;
 pub(super) struct DmaMap {
     tables: Tables,
     /// Cached windows of `tables`, invalidated by [`DmaMap::change`].
-    cache: [Cell<Option<CachedWindow>>; CACHED_WINDOWS],
+    cache: [Cell<CachedWindow>; CACHED_WINDOWS],
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +41,14 @@ struct CachedWindow {
     file: usize,
     /// File offset of the first byte.
     offset: u64,
+}
+
+/// Returns a window that contains no address.
+impl Default for CachedWindow {
+    fn default() -> Self {
+        let permissions = Permissions { read: false, write: false };
+        Self { first: 1, last: 0, permissions, file: 0, offset: 0 }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,20 +102,18 @@ impl DmaMap {
     pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
         // The remainder is below 16, which keeps the index in bounds.
         let slot = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
-        let cache = match slot.get() {
-            Some(cache) if cache.first <= at && at <= cache.last => cache,
-            _ => {
-                let found = self.tables.find(at)?;
-                slot.set(Some(found));
-                found
-            }
-        };
-        Some(Location {
-            file: self.tables.files.get(cache.file).filter(|file| !file.is_lost())?,
-            offset: cache.offset + (at - cache.first),
-            following: cache.last - at,
-            permissions: cache.permissions,
-        })
+        let window = slot.get();
+        if window.first <= at && at <= window.last {
+            return self.tables.locate_in(&window, at);
+        }
+        self.locate_and_cache(slot, at)
+    }
+
+    #[cold]
+    fn locate_and_cache(&self, slot: &Cell<CachedWindow>, at: u64) -> Option<Location<'_>> {
+        let found = self.tables.find(at)?;
+        slot.set(found);
+        self.tables.locate_in(&found, at)
     }
 
     #[cfg(test)]
@@ -117,8 +123,18 @@ impl DmaMap {
 }
 
 impl Tables {
+    /// Returns the location of an address that `window` contains. Lost files are not accessible.
+    #[inline(always)]
+    fn locate_in(&self, window: &CachedWindow, at: u64) -> Option<Location<'_>> {
+        Some(Location {
+            file: self.files.get(window.file).filter(|file| !file.is_lost())?,
+            offset: window.offset + (at - window.first),
+            following: window.last - at,
+            permissions: window.permissions,
+        })
+    }
+
     /// Looks up the accessible window that contains an address.
-    #[cold]
     fn find(&self, at: u64) -> Option<CachedWindow> {
         let (&first, window) =
             self.windows.range(..=at).next_back().filter(|(_, window)| at <= window.last)?;

@@ -15,6 +15,7 @@ use vm_memory::{ByteValued, VolatileSlice};
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.
+#[inline]
 pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
     let (body, end) = data.split_at(data.len().saturating_sub(POLLED_LEN));
     if !body.is_empty() {
@@ -50,6 +51,7 @@ fn put_end(to: &VolatileSlice<'_>, at: usize, end: &[u8]) {
 }
 
 /// Stores each item with one or more non-overlapping stores.
+#[inline]
 fn store<T: ByteValued>(to: &VolatileSlice<'_>, at: usize, items: &[T]) {
     if !items.is_empty()
         && let Ok(to) = to.offset(at)
