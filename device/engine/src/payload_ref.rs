@@ -42,6 +42,7 @@ impl PayloadRef<'_> {
 }
 
 impl PacketPayload for PayloadRef<'_> {
+    #[inline]
     fn len(&self) -> usize {
         match self {
             Self::Private(bytes) => bytes.len(),
@@ -49,6 +50,7 @@ impl PacketPayload for PayloadRef<'_> {
         }
     }
 
+    #[inline]
     fn slice(&self, range: Range<usize>) -> Self {
         match self {
             Self::Private(bytes) => Self::Private(bytes.slice(range)),

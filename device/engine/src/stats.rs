@@ -114,6 +114,7 @@ impl Messages {
         self.sends.wrapping_add(self.writes).wrapping_add(self.reads).wrapping_add(self.atomics)
     }
 
+    #[inline]
     pub(crate) fn count(&mut self, kind: Kind) {
         match kind {
             Kind::Send => self.sends += 1,
@@ -137,6 +138,7 @@ impl Messages {
 
 impl ByVersion {
     /// Counts packets of `octets` each, including the IP header.
+    #[inline]
     pub(crate) fn count(&mut self, ip: &IpAddrs, octets: usize, packets: u32) {
         let of = self.of(ip);
         let (packets, octets) = (u64::from(packets), u64::from(packets) * octets as u64);

@@ -54,6 +54,7 @@ impl Resources {
         members
     }
 
+    #[inline]
     fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Fetch::Empty };

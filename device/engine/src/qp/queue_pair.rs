@@ -489,18 +489,26 @@ impl Qp {
 
     /// Runs after every packet, timeout and transmit step. Applies the state transition that an error requires, and
     /// reports when the send queue has drained.
+    #[inline]
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
             Ok(()) => self.check_drained(ctx),
-            Err(_) if self.core.state == State::Err => self.drop_pending_replies(),
+            Err(failure) => self.fail(ctx, failure),
+        }
+    }
+
+    #[cold]
+    fn fail<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, failure: FatalError) {
+        match failure {
+            _ if self.core.state == State::Err => self.drop_pending_replies(),
             // IBTA 10.3.1: a send error moves UC and UD QPs to SQE; the receive queue keeps working.
-            Err(FatalError::Send(status)) if matches!(self.machines, Machines::Unreliable(..)) => {
+            FatalError::Send(status) if matches!(self.machines, Machines::Unreliable(..)) => {
                 self.ended = Some((ctx.now, EndedBy::Send(status)));
                 self.core.state = State::Sqe;
                 (self.draining, self.flush_send) = (false, true);
                 self.flush(ctx);
             }
-            Err(failure) => {
+            failure => {
                 let by = match failure {
                     FatalError::Send(status) => EndedBy::Send(status),
                     FatalError::Recv(reason, cause) => EndedBy::Peer { reason, cause },
