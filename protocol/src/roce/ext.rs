@@ -181,6 +181,7 @@ impl Ext {
     ///
     /// # Errors
     /// [`WireError::Short`] if a header is truncated.
+    #[inline]
     pub fn parse(kind: ExtKind, bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         Ok(match kind {
             ExtKind::None => (Self::None, bytes),

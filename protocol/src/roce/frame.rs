@@ -100,6 +100,7 @@ impl RoceHeaders {
     /// Parses the headers of a frame of a flow. `head` is the beginning of the frame, whose length is `len`. Returns
     /// the headers that [`RoceFrame::parse_in_flow`] would return for the whole frame, or `None` if that function would
     /// return `None`, if it would verify the ICRC, or if `head` does not hold all headers.
+    #[inline]
     pub fn parse_in_flow(flow: &FlowHeaders, head: &[u8], len: usize, offload: Offload) -> Option<Self> {
         if offload == Offload::None {
             return None;
