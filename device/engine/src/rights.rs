@@ -24,12 +24,12 @@ bitflags! {
 impl Rights {
     /// Returns whether `access` is permitted.
     pub const fn permit(self, access: Access) -> bool {
-        match access {
-            Access::LocalRead => true,
-            Access::LocalWrite => self.contains(Self::LOCAL_WRITE),
-            Access::RemoteWrite => self.contains(Self::REMOTE_WRITE),
-            Access::RemoteRead => self.contains(Self::REMOTE_READ),
-            Access::RemoteAtomic => self.contains(Self::REMOTE_ATOMIC),
-        }
+        self.contains(match access {
+            Access::LocalRead => Self::empty(),
+            Access::LocalWrite => Self::LOCAL_WRITE,
+            Access::RemoteWrite => Self::REMOTE_WRITE,
+            Access::RemoteRead => Self::REMOTE_READ,
+            Access::RemoteAtomic => Self::REMOTE_ATOMIC,
+        })
     }
 }

@@ -17,12 +17,19 @@ const POLLED_LEN: usize = 256;
 /// Copies `data` to the beginning of `to`, which must be at least as long.
 #[inline]
 pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
-    let (body, end) = data.split_at(data.len().saturating_sub(POLLED_LEN));
-    if !body.is_empty() {
-        to.copy_from(body);
-        // Without this fence, the compiler or a non-x86 CPU could store the end first.
-        fence(Ordering::Release);
+    if data.len() > POLLED_LEN {
+        return put_long(to, data);
     }
+    put_end(to, 0, data);
+}
+
+// Not inlined, so that short messages do not pay for it.
+#[inline(never)]
+fn put_long(to: &VolatileSlice<'_>, data: &[u8]) {
+    let (body, end) = data.split_at(data.len() - POLLED_LEN);
+    to.copy_from(body);
+    // Without this fence, the compiler or a non-x86 CPU could store the end first.
+    fence(Ordering::Release);
     put_end(to, body.len(), end);
 }
 
@@ -44,6 +51,9 @@ pub(super) fn put_shared(to: &VolatileSlice<'_>, from: VolatileSlice<'_>) {
 fn put_end(to: &VolatileSlice<'_>, at: usize, end: &[u8]) {
     let (pairs, rest) = end.as_chunks::<16>();
     store(to, at, pairs);
+    if rest.is_empty() {
+        return;
+    }
     let (words, bytes) = rest.as_chunks::<8>();
     store(to, at + end.len() - rest.len(), words);
     // `copy_from` does not use `memcpy` for fewer than 8 bytes.
