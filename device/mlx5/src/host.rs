@@ -87,13 +87,18 @@ impl engine::Host for Mlx5Host<'_> {
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { resources, cx } = self;
-        let Some(resources) = resources else { return Fetch::Empty };
         let dma = cx.dma;
-        cx.monitor.check(|| strict::receives(resources, source, dma));
-        // Without a trace, return the result unchanged, since a local variable would be another copy of the request.
-        let Some(trace) = cx.monitor.trace() else { return resources.next_recv(source, dma) };
-        let fetch = resources.next_recv(source, dma);
-        trace::recv_wqe(trace, source, &fetch);
+        // A second return statement would make the compiler copy the request.
+        let fetch = match resources {
+            Some(resources) => {
+                cx.monitor.check(|| strict::receives(resources, source, dma));
+                resources.next_recv(source, dma)
+            }
+            None => Fetch::Empty,
+        };
+        if let Some(trace) = cx.monitor.trace() {
+            trace::recv_wqe(trace, source, &fetch);
+        }
         fetch
     }
 

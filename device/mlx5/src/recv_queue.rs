@@ -18,6 +18,34 @@ pub type Entry = SmallVec<[u8; 512]>;
 /// Length in bytes of an entry with four segments.
 const SHORT_ENTRY: usize = 64;
 
+/// Space for the copy of an entry.
+struct EntryCopy {
+    short: [u8; SHORT_ENTRY],
+    /// Used for entries that do not fit in `short`. Most receives have at most four segments.
+    long: Entry,
+}
+
+impl EntryCopy {
+    fn new() -> Self {
+        Self { short: [0; SHORT_ENTRY], long: Entry::new() }
+    }
+
+    /// Returns space for `len` bytes.
+    #[inline]
+    fn with_len(&mut self, len: usize) -> &mut [u8] {
+        match self.short.get_mut(..len) {
+            Some(short) => short,
+            None => resized(&mut self.long, len),
+        }
+    }
+}
+
+#[cold]
+fn resized(entry: &mut Entry, len: usize) -> &mut [u8] {
+    entry.resize(len, 0);
+    entry
+}
+
 /// Receive queue of a QP or RQ, at the start of its buffer.
 #[derive(Debug)]
 pub struct RecvQueue {
@@ -70,14 +98,12 @@ impl RecvQueue {
             return Fetch::Empty;
         }
         let number = self.counters.taken;
-        // Convert the segments directly, since a `RecvWqe` would be another copy of the scatter list.
-        let request = self.with_entry(number, buffer, dma, |entry| RecvRequest {
-            wr_id: number.into(),
-            sges: RecvWqe::segments(entry).map(|segment| sge(&segment)).collect(),
-        });
-        let Ok(request) = request else { return Fetch::Broken };
+        let mut copy = EntryCopy::new();
+        let Ok(entry) = self.copy(number, buffer, dma, &mut copy) else { return Fetch::Broken };
         self.counters.take(1);
-        Fetch::Ready(request)
+        // Convert the segments directly, since a `RecvWqe` would be another copy of the scatter list.
+        let sges = RecvWqe::segments(entry).map(|segment| sge(&segment)).collect();
+        Fetch::Ready(RecvRequest { wr_id: number.into(), sges })
     }
 
     /// Consumes the next posted entry, which has been read with [`RecvQueue::read`].
@@ -90,27 +116,24 @@ impl RecvQueue {
     /// # Errors
     /// Fails if the queue's memory is not accessible.
     pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
-        self.with_entry(number, buffer, dma, RecvWqe::parse)
+        let mut copy = EntryCopy::new();
+        self.copy(number, buffer, dma, &mut copy).map(RecvWqe::parse)
     }
 
-    /// Passes a copy of an entry to `parse`.
-    fn with_entry<T>(
+    /// Copies the bytes of an entry.
+    #[inline]
+    fn copy<'a>(
         &self,
         number: u16,
         buffer: &QueueBuffer,
         dma: &GuestMemory,
-        parse: impl FnOnce(&[u8]) -> T,
-    ) -> Result<T, AccessError> {
+        to: &'a mut EntryCopy,
+    ) -> Result<&'a [u8], AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
         let at = u64::from(slot) << self.log_stride;
-        // Most receives have at most four segments. Avoid moving a 512-byte `Entry` around for them.
-        if let Some(entry) = [0; SHORT_ENTRY].get_mut(..1 << self.log_stride) {
-            buffer.read(dma, at, entry)?;
-            return Ok(parse(entry));
-        }
-        let mut entry = Entry::from_elem(0, 1 << self.log_stride);
-        buffer.read(dma, at, &mut entry)?;
-        Ok(parse(&entry))
+        let entry = to.with_len(1 << self.log_stride);
+        buffer.read(dma, at, entry)?;
+        Ok(entry)
     }
 }
 

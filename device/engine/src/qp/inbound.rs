@@ -243,6 +243,7 @@ impl Inbound {
     }
 
     /// Returns the current message's receive request, fetching one if necessary.
+    #[inline]
     pub(crate) fn take_receive<H: Host>(
         &mut self,
         core: &Core,
@@ -264,6 +265,7 @@ impl Inbound {
     }
 
     /// Completes the receive request of the current message, which is `byte_len` bytes long.
+    #[inline]
     pub(crate) fn deliver<H: Host>(
         &mut self,
         core: &Core,
