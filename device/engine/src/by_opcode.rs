@@ -22,6 +22,22 @@ const FIELDS: usize = PREFIXES.len() * CODES + 2;
 const CNP: usize = FIELDS - 2;
 const REST: usize = FIELDS - 1;
 
+/// Index of the counter for each opcode byte.
+const COUNTERS: [u8; 256] = {
+    let mut counters = [0; 256];
+    let mut byte = 0;
+    while byte < counters.len() {
+        // Both casts are lossless, since there are at most 256 counters.
+        #[allow(clippy::cast_possible_truncation, reason = "as above")]
+        {
+            counters[byte] = field(byte as u8) as u8;
+        }
+        byte += 1;
+    }
+    counters
+};
+const _: () = assert!(FIELDS <= 256);
+
 /// Packet counters, one per opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ByOpcode([u64; FIELDS]);
@@ -33,8 +49,10 @@ impl Default for ByOpcode {
 }
 
 impl ByOpcode {
+    #[inline]
     pub(crate) fn count(&mut self, opcode: Opcode, packets: u32) {
-        if let Some(field) = self.0.get_mut(field(opcode)) {
+        let counter = COUNTERS[usize::from(opcode.to_byte())];
+        if let Some(field) = self.0.get_mut(usize::from(counter)) {
             *field += u64::from(packets);
         }
     }
@@ -46,15 +64,15 @@ impl ByOpcode {
     }
 }
 
-fn field(opcode: Opcode) -> usize {
-    if opcode == Opcode::CNP {
+/// Returns the index of the counter for an opcode byte.
+const fn field(byte: u8) -> usize {
+    if byte == Opcode::CNP.to_byte() {
         return CNP;
     }
-    if matches!(opcode.operation, Operation::Reserved(_)) {
+    if matches!(Opcode::from_byte(byte).operation, Operation::Reserved(_)) {
         return REST;
     }
-    let byte = opcode.to_byte();
-    let code = usize::from(byte & 0x1f);
+    let code = (byte & 0x1f) as usize;
     match byte >> 5 {
         0 => code,
         1 => CODES + code,

@@ -198,6 +198,7 @@ impl Core {
 
 impl<H: Host> Ctx<'_, H> {
     /// Counts a request that the responder has executed.
+    #[inline]
     pub(crate) fn count_executed(&mut self, core: &Core, kind: Kind) {
         self.stats.executed.count(kind);
         let request = match kind {
