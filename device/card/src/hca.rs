@@ -520,8 +520,10 @@ impl<F: Frontend> Hca<F> {
     /// from an earlier input. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = self.engine.poll_event() else { return false };
-            if let Event::Completion(completion @ Completion { result: Err(_), .. }) = &event {
+            // Matched by reference, since moving the event out of the option would copy it.
+            let event = self.engine.poll_event();
+            let Some(event) = &event else { return false };
+            if let Event::Completion(completion @ Completion { result: Err(_), .. }) = event {
                 self.monitor.request_failed(completion);
             }
             let cx = &mut context!(self);

@@ -243,7 +243,7 @@ impl Frontend for E810 {
         rdma::work_request(wr_id)
     }
 
-    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event) {
         rdma::handle_event(&mut self.state.function.rdma, cx, event);
     }
 

@@ -297,11 +297,11 @@ impl Frontend for JingZhao {
         WorkTag::from_bits(wr_id).wqe().into()
     }
 
-    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event) {
         let Some(resources) = &mut self.state.resources else { return };
         match event {
-            Event::Completion(completion) => resources.complete(&self.setup, cx, &completion),
-            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+            Event::Completion(completion) => resources.complete(&self.setup, cx, completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, *qpn, *event),
         }
     }
 

@@ -361,11 +361,11 @@ impl Frontend for Mlx5 {
         self.function.resources()?.explain_queue(number.get())
     }
 
-    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event) {
         let Some(resources) = self.function.resources_mut() else { return };
         match event {
-            Event::Completion(completion) => resources.complete(cx, &completion),
-            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+            Event::Completion(completion) => resources.complete(cx, completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, *qpn, *event),
         }
     }
 

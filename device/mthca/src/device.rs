@@ -281,11 +281,11 @@ impl Frontend for Mthca {
         WorkTag::from_bits(wr_id).wqe().into()
     }
 
-    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event) {
         let Some(resources) = self.state.resources_mut() else { return };
         match event {
-            Event::Completion(completion) => resources.complete(cx, &completion),
-            Event::Async { qpn, event } => resources.qp_event(cx, qpn, event),
+            Event::Completion(completion) => resources.complete(cx, completion),
+            Event::Async { qpn, event } => resources.qp_event(cx, *qpn, *event),
         }
     }
 

@@ -128,7 +128,7 @@ impl Frontend for Device {
         NoQueues
     }
 
-    fn handle_event(&mut self, _: &mut Context<'_>, _: Event) {}
+    fn handle_event(&mut self, _: &mut Context<'_>, _: &Event) {}
 
     fn end_turn(&mut self, _: &mut Context<'_>) -> bool {
         false

@@ -305,7 +305,7 @@ pub trait Frontend: Sized + 'static {
     }
 
     /// Reports an engine event to the guest.
-    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event);
 
     /// Performs deferred work, such as writing contexts back. Returns true if any work is left, in which case the next
     /// turn follows immediately.

@@ -109,7 +109,7 @@ impl Frontend for Stub {
         StubHost(&mut self.queues)
     }
 
-    fn handle_event(&mut self, _: &mut Context<'_>, event: Event) {
+    fn handle_event(&mut self, _: &mut Context<'_>, event: &Event) {
         if let Event::Completion(done) = event {
             self.log.push(format!("{:?} {:?} {}", done.qpn, done.queue, done.result.is_ok()));
         }

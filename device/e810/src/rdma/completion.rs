@@ -23,10 +23,10 @@ use super::queue_pair::QueuePair;
 use super::send_queue::SendTag;
 use super::trace;
 
-pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {
+pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: &Event) {
     match event {
-        Event::Completion(completion) => complete(rdma, cx, &completion),
-        Event::Async { qpn, event } => qp_event(rdma, cx, qpn, event),
+        Event::Completion(completion) => complete(rdma, cx, completion),
+        Event::Async { qpn, event } => qp_event(rdma, cx, *qpn, *event),
     }
 }
 

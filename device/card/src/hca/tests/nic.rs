@@ -75,7 +75,7 @@ impl Frontend for Nic {
         self.stub.host(cx)
     }
 
-    fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
+    fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event) {
         self.stub.handle_event(cx, event);
     }
 
