@@ -122,6 +122,7 @@ fn gather(
 ///
 /// # Errors
 /// Returns errors from [`Host::write`], or [`AccessError::Bounds`] if the list is too short.
+#[inline]
 pub(crate) fn scatter(
     host: &mut impl Host,
     initiator: Initiator,
@@ -132,6 +133,18 @@ pub(crate) fn scatter(
     if let Some((lkey, va)) = in_only_sge(sges, offset, data.len()) {
         return host.write(initiator, lkey, va, data, Access::LocalWrite);
     }
+    scatter_parts(host, initiator, sges, offset, data)
+}
+
+// Not inlined, so that a list with a single element does not pay for it.
+#[inline(never)]
+fn scatter_parts(
+    host: &mut impl Host,
+    initiator: Initiator,
+    sges: &[Sge],
+    offset: usize,
+    data: PayloadRef<'_>,
+) -> Result<(), AccessError> {
     let mut data = data;
     for (sge, part) in parts(sges, offset, data.len()) {
         let (here, rest) = data.split_at(part.len);
