@@ -221,9 +221,13 @@ impl GuestMemory {
     /// # Errors
     /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost during this
     /// access, `out` contains zeros in place of that page, and possibly in place of the rest of the file.
-    #[inline]
+    // Always inlined, because the call costs as much as the copy of a short range.
+    #[inline(always)]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
-        if self.in_one_window(iova, out.len(), readable, |bytes| take(bytes, out)) {
+        if let Some(piece) = self.in_one_window(iova, out.len(), readable)
+            && take(&piece.bytes, out)
+            && !piece.file.is_lost()
+        {
             return Ok(());
         }
         self.read_in_pieces(iova, out)
@@ -260,7 +264,10 @@ impl GuestMemory {
     #[inline]
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();
-        if self.in_one_window(iova, len, readable, |bytes| out.write_all_volatile(bytes).is_ok()) {
+        if let Some(piece) = self.in_one_window(iova, len, readable)
+            && out.write_all_volatile(&piece.bytes).is_ok()
+            && !piece.file.is_lost()
+        {
             return Ok(());
         }
         out.truncate(before);
@@ -311,12 +318,11 @@ impl GuestMemory {
     /// access, only part of the data may have been written.
     #[inline]
     pub fn write(&self, iova: Iova, data: &[u8]) -> Result<(), DmaError> {
-        let copy = |bytes: &VolatileSlice<'_>| {
-            put(bytes, data);
-            true
-        };
-        if self.in_one_window(iova, data.len(), writable, copy) {
-            return Ok(());
+        if let Some(piece) = self.in_one_window(iova, data.len(), writable) {
+            put(&piece.bytes, data);
+            if !piece.file.is_lost() {
+                return Ok(());
+            }
         }
         self.write_in_pieces(iova, data)
     }
@@ -327,12 +333,11 @@ impl GuestMemory {
     /// Fails as `write` does.
     #[inline]
     pub fn write_shared(&self, iova: Iova, data: VolatileSlice<'_>) -> Result<(), DmaError> {
-        let copy = |bytes: &VolatileSlice<'_>| {
-            put_shared(bytes, data);
-            true
-        };
-        if self.in_one_window(iova, data.len(), writable, copy) {
-            return Ok(());
+        if let Some(piece) = self.in_one_window(iova, data.len(), writable) {
+            put_shared(&piece.bytes, data);
+            if !piece.file.is_lost() {
+                return Ok(());
+            }
         }
         self.write_in_pieces(iova, &PayloadRef::Shared(data).to_vec())
     }
@@ -364,9 +369,13 @@ impl GuestMemory {
     ///
     /// # Errors
     /// Fails as `write` does, or if the entry is empty or spans two windows.
-    #[inline]
+    // Always inlined, as `read` is.
+    #[inline(always)]
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
-        if self.in_one_window(iova, entry.len(), writable, |bytes| hand_over(bytes, entry)) {
+        if let Some(piece) = self.in_one_window(iova, entry.len(), writable)
+            && hand_over(&piece.bytes, entry)
+            && !piece.file.is_lost()
+        {
             return Ok(());
         }
         self.publish_recorded(iova, entry)
@@ -414,21 +423,17 @@ impl GuestMemory {
         self.piece(iova, len, writable)
     }
 
-    /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns whether the
-    /// access succeeded. If not, the caller repeats it in pieces. Always returns false, without accessing memory, while
-    /// accesses are being recorded or replayed.
+    /// Fast path: returns the piece for a range that lies in one window, as almost all ranges do. If the access to the
+    /// piece fails or loses a page, the caller repeats it in pieces. Always returns `None` while accesses are being
+    /// recorded or replayed.
     #[inline(always)]
     fn in_one_window(
         &self,
         iova: Iova,
         len: usize,
         allowed: impl Fn(Permissions) -> bool,
-        access: impl FnOnce(&VolatileSlice<'_>) -> bool,
-    ) -> bool {
-        self.sink.is_none()
-            && self
-                .piece(iova, len, allowed)
-                .is_some_and(|piece| access(&piece.bytes) && !piece.file.is_lost())
+    ) -> Option<Piece<'_>> {
+        if self.sink.is_some() { None } else { self.piece(iova, len, allowed) }
     }
 
     /// Returns the piece for a non-empty range that lies entirely in one window, or `None` for any other range.
