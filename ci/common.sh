@@ -119,7 +119,7 @@ try_root() {
 # Prints the URL of the Debian mirror that this machine uses.
 debian_site() {
     apt-get indextargets --format '$(SITE)' 'Created-By: Packages' \
-        "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | head -n 1
+        "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | sed -n 1p
 }
 
 # make_root FILE SUITE PACKAGES ARGUMENT...: if FILE does not exist, creates it as an archive of a minimal Debian with
