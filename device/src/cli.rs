@@ -10,11 +10,10 @@ use card::telemetry::store::Keep;
 use card::telemetry::trace::TraceFormat;
 use clap::{Args, Parser, Subcommand};
 use control_api::runtime_folder;
-use schemars::{Schema, schema_for};
-use serde_json::Value;
+use schemars::schema_for;
 
 use self::device::{COMMAND_LINE, DeviceArgs};
-use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig};
+use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig, keys_of};
 use crate::inherited::Inherited;
 use crate::interfaces::FrontendEntry;
 
@@ -249,19 +248,6 @@ pub fn capabilities() -> String {
     features
         .extend(["capture", "trace", "record", "impairments", "strict", "confinement"].map(str::to_owned));
     serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
-}
-
-/// Returns the property names of all variants in a `oneOf` schema.
-fn keys_of(schema: &Schema) -> Vec<String> {
-    let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
-    let keys = |variant: &Value| {
-        variant["properties"]
-            .as_object()
-            .into_iter()
-            .flat_map(|keys| keys.keys().cloned())
-            .collect::<Vec<_>>()
-    };
-    variants.flat_map(keys).collect()
 }
 
 #[cfg(test)]

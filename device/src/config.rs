@@ -1,6 +1,7 @@
 //! Parses the configuration file (JSON). Unknown keys are rejected, and parsed values do not need further checks.
 
 mod access;
+mod choice;
 mod confinement;
 mod device;
 mod dns;
@@ -27,6 +28,7 @@ use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 
 pub use self::access::{GroupEntry, SocketsEntry};
+pub(crate) use self::choice::keys_of;
 pub use self::confinement::ConfinementEntry;
 pub use self::device::{
     ADDED, CaptureConfig, DeviceConfig, DeviceEntry, Doorbells, PeerEntry, TraceConfig, TraceEntry,

@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::access::{AccessEntry, GroupEntry, SocketsEntry};
+use super::choice;
 use super::fabric::{FabricConfig, FabricEntry, binds_overlap};
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
@@ -47,6 +48,7 @@ pub struct DeviceEntry {
     /// that the QEMU user belongs to. Default: the `socket_group` at the top level of this file.
     pub socket_group: Option<GroupEntry>,
     /// Device model to present to the guest, and its options.
+    #[serde(deserialize_with = "choice::deserialize")]
     pub frontend: FrontendEntry,
     /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
@@ -65,6 +67,7 @@ pub struct DeviceEntry {
     #[serde(default)]
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
+    #[serde(deserialize_with = "choice::deserialize")]
     pub fabric: FabricEntry,
     /// Path to the pcapng file that the device writes captured frames to. Default: no capture. If only one device is
     /// configured, `--capture` overrides this path.
