@@ -30,6 +30,7 @@ use tracing_subscriber::EnvFilter;
 pub use self::access::{GroupEntry, SocketsEntry};
 pub(crate) use self::choice::keys_of;
 pub use self::confinement::ConfinementEntry;
+pub(crate) use self::device::MAX_QPN;
 pub use self::device::{
     ADDED, CaptureConfig, DeviceConfig, DeviceEntry, Doorbells, PeerEntry, TraceConfig, TraceEntry,
 };
@@ -343,6 +344,14 @@ mod tests {
             (
                 device(r#", "default_peer": {"id": 0}"#),
                 "devices[0].default_peer.id: 0 is not between 1 and 49150",
+            ),
+            (
+                device(r#", "capture": "c", "capture_filter": {"qpns": [16777215, 16777216]}"#),
+                "devices[0].capture_filter.qpns[1]: 16777216 does not fit in 24 bits",
+            ),
+            (
+                device(r#", "trace": {"file": "t", "filter": {"qpns": [16777216]}}"#),
+                "devices[0].trace.filter.qpns[0]: 16777216 does not fit in 24 bits",
             ),
             (device(r#", "linger_us": 1001"#), "devices[0].linger_us: 1001 is not between 0 and 1000"),
             (device(r#", "coalesce_us": 1001"#), "devices[0].coalesce_us: 1001 is not between 0 and 1000"),

@@ -258,6 +258,9 @@ const fn default_trace_max_bytes() -> u64 {
     1 << 30
 }
 
+/// Largest QP number. The BTH has 24 bits for it (IBTA volume 1, section 9.2).
+pub(crate) const MAX_QPN: u32 = 0xff_ffff;
+
 /// Maximum value of `linger_us` and `coalesce_us`, in microseconds.
 const MAX_PAUSE_US: u16 = 1000;
 
@@ -330,9 +333,11 @@ impl DeviceConfig {
         }
         let names = ["capture", "capture_ring_bytes", "capture_files"].map(|name| format!("{key}.{name}"));
         let capture = keep((entry.capture, entry.capture_ring_bytes, entry.capture_files), names)?;
+        check_qpns(&entry.capture_filter.qpns, &format!("{key}.capture_filter"))?;
         let trace = match entry.trace {
             None => None,
             Some(entry) => {
+                check_qpns(&entry.filter.qpns, &format!("{key}.trace.filter"))?;
                 let names = ["file", "ring_bytes", "files"].map(|name| format!("{key}.trace.{name}"));
                 let keep = keep((entry.file, entry.ring_bytes, entry.files), names)?
                     .ok_or_else(|| value(&format!("{key}.trace"), "requires `file` or `ring_bytes`"))?;
@@ -476,6 +481,16 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
         lid: derived.lid,
         prefer_ipv6: entry.prefer_ipv6,
     })
+}
+
+/// Checks the QP numbers of a filter. `key` is the key of the filter.
+fn check_qpns(qpns: &[u32], key: &str) -> Result<(), ConfigError> {
+    match qpns.iter().enumerate().find(|(_, qpn)| **qpn > MAX_QPN) {
+        Some((index, qpn)) => {
+            Err(value(&format!("{key}.qpns[{index}]"), format!("{qpn} does not fit in 24 bits")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks a device number and returns its LID.

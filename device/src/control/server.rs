@@ -30,7 +30,7 @@ use super::impair::ImpairCall;
 use super::peers::{PeerCall, PeerList, PeersError};
 use super::registry::{Change, Device, DeviceRegistry};
 use crate::clock;
-use crate::config::{ConfigError, check_peer};
+use crate::config::{ConfigError, MAX_QPN, check_peer};
 use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
@@ -48,9 +48,6 @@ const MAX_REQUEST_LEN: u64 = 4 << 20;
 
 /// Maximum size of the request buffer that is kept for each client between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
-
-/// Largest QP number. The BTH has 24 bits for it (IBTA volume 1, section 9.2).
-const MAX_QPN: u32 = 0xff_ffff;
 
 /// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -282,10 +279,12 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         }
         Request::CaptureOn { device, path, filter, max_bytes, files } => {
             check_files(files)?;
+            check_qpns(&filter.qpns)?;
             start_capture(find(device)?, &Keep::Files { path, count: files }, max_bytes, filter).await?;
             Response::Done {}
         }
         Request::CaptureRing { device, bytes, filter } => {
+            check_qpns(&filter.qpns)?;
             start_capture(find(device)?, &Keep::Memory(bytes), None, filter).await?;
             Response::Done {}
         }
@@ -311,11 +310,13 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         }
         Request::TraceOn { device, path, format, filter, max_bytes, files } => {
             check_files(files)?;
+            check_qpns(&filter.qpns)?;
             let keep = Keep::Files { path, count: files };
             start_trace(find(device)?, &keep, max_bytes, format, filter).await?;
             Response::Done {}
         }
         Request::TraceRing { device, bytes, format, filter } => {
+            check_qpns(&filter.qpns)?;
             start_trace(find(device)?, &Keep::Memory(bytes), None, format, filter).await?;
             Response::Done {}
         }
@@ -481,6 +482,11 @@ async fn start_trace(
 
 fn check_files(files: NonZeroU16) -> Result<(), RequestError> {
     if files.get() > MAX_FILES { Err(RequestError::TooManyFiles(files.get())) } else { Ok(()) }
+}
+
+/// Checks the QP numbers of a filter. A number of more than 24 bits would match nothing.
+fn check_qpns(qpns: &[u32]) -> Result<(), RequestError> {
+    qpns.iter().find(|qpn| **qpn > MAX_QPN).map_or(Ok(()), |qpn| Err(RequestError::Qpn(*qpn)))
 }
 
 /// Writes the contents of a capture or trace ring to a new file.
