@@ -353,6 +353,13 @@ mod tests {
                 device(r#", "trace": {"file": "t", "filter": {"qpns": [16777216]}}"#),
                 "devices[0].trace.filter.qpns[0]: 16777216 does not fit in 24 bits",
             ),
+            (
+                device("").replace(
+                    r#"{"udp": {"bind": "127.0.0.1:7000", "peers": []}}"#,
+                    r#"{"ring": {"folder": ""}}"#,
+                ),
+                "devices[0].fabric.ring.folder: the path is empty",
+            ),
             (device(r#", "linger_us": 1001"#), "devices[0].linger_us: 1001 is not between 0 and 1000"),
             (device(r#", "coalesce_us": 1001"#), "devices[0].coalesce_us: 1001 is not between 0 and 1000"),
             (format!("{},{}", device(""), device("")), "devices[1].id: 258 is already used by devices[0]"),

@@ -168,6 +168,9 @@ impl FabricConfig {
             FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
             FabricEntry::Ring(RingEntry { folder }) => {
                 let folder = folder.unwrap_or_else(runtime_folder::ring);
+                if folder.as_os_str().is_empty() {
+                    return Err(value(&format!("{key}.ring.folder"), "the path is empty"));
+                }
                 let socket = ring::socket_path(&folder, own);
                 if let Err(error) = SocketAddrUnix::new(&socket) {
                     let problem = format!("{} cannot be used as a socket path: {error}", socket.display());
