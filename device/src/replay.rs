@@ -51,11 +51,19 @@ pub enum ReplayError {
     Output(#[from] io::Error),
 }
 
-/// Replays a file and prints the result to `out`.
+/// Replays a file and prints the result to `out`. If the reader of `out` closes it, the replay ends without an error.
 ///
 /// # Errors
 /// Fails if the recording cannot be replayed or if the replay differs from it.
 pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
+    match replay(path, options, out) {
+        // The reader, such as `head`, does not need more output.
+        Err(ReplayError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        ended => ended,
+    }
+}
+
+fn replay(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
     let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(|error| unreadable(error.into()))?;
     let reader = Reader::new(Box::new(BufReader::with_capacity(BUFFER_LEN, file))).map_err(unreadable)?;
@@ -153,6 +161,36 @@ mod tests {
     use card::telemetry::testing::Written;
 
     use super::*;
+
+    /// A pipe whose reader closes it after a number of writes.
+    struct ClosedAfter(usize);
+
+    impl Write for ClosedAfter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(1).ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn closed_output_ends_replay_without_error() {
+        let device = serde_json::json!({
+            "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
+        });
+        let header = Header::new("hca1", device.as_object().unwrap().clone());
+        let file = Written::default();
+        drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        std::fs::write(&path, file.bytes()).unwrap();
+        let options = Options { steps: true, ..Options::default() };
+        run(&path, &options, &mut ClosedAfter(0)).unwrap();
+        run(&path, &options, &mut ClosedAfter(1)).unwrap();
+    }
 
     #[test]
     fn control_characters_in_recording_are_not_printed() {
