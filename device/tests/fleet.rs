@@ -171,7 +171,7 @@ fn rejected_device_changes_nothing() {
     let udp = |bind: &str| json!({ "udp": { "bind": bind, "peers": [] } });
     let in_use = format!("device.fabric.udp.bind: {own} is already used by hca1");
     let cases = [
-        (json!([1]), "standard input does not contain a JSON object"),
+        (json!([1]), "standard input: invalid type: sequence, expected a JSON object"),
         (with("id", json!("two")), "device.id: invalid type"),
         (with("sockt", json!(1)), "device.sockt: unknown field `sockt`"),
         (with("id", json!(1)), "device.id: 1 is already used by hca1"),

@@ -28,6 +28,7 @@ use serde_json::{Map, Value};
 
 use crate::named::Named;
 use crate::peer::UdpPeerEntry;
+use crate::unique_keys;
 
 /// A request. Each variant's description links to the response. The field `device` is the device's `id` in the
 /// configuration.
@@ -41,6 +42,7 @@ pub enum Request {
     /// Adds a device, which exists until it is removed or hcad exits: [`Response::Added`].
     DeviceAdd {
         /// A device entry, in the format of `devices` in the configuration.
+        #[serde(deserialize_with = "unique_keys::object")]
         entry: Map<String, Value>,
     },
     /// Removes a device and disconnects its VMM: [`Response::Done`].

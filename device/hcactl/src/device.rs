@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
 use control_api::message::{Reloaded, Request, Response};
-use control_api::text_file;
-use serde_json::{Map, Value};
+use control_api::{text_file, unique_keys};
 
 use super::{Cli, Daemon, confirmed, done, json};
 
@@ -36,13 +35,12 @@ impl Device {
         match self {
             Self::Add { file } => {
                 let text = read(file)?;
-                let entry: Map<String, Value> = serde_json::from_str(&text)
-                    .with_context(|| format!("{} does not contain a JSON object", shown(file)))?;
+                let entry = unique_keys::parse_object(&text).with_context(|| shown(file))?;
                 let Response::Added { device, socket } = daemon.ask(&Request::DeviceAdd { entry })? else {
                     bail!("unexpected response from hcad")
                 };
                 match (cli.json, socket) {
-                    (true, socket) => json(&json!({ "device": device, "added": socket })),
+                    (true, socket) => json(&serde_json::json!({ "device": device, "added": socket })),
                     (false, Some(socket)) => Ok(format!("{}\n", socket.display())),
                     (false, None) => Ok(String::new()),
                 }
