@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Daemon, hcactl_program, hcad, with_control};
+use crate::common::{Daemon, NO_LANDLOCK, hcactl_program, hcad, skip, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ fn files_are_created_only_in_configured_directories() {
     if !line.contains("landlock ABI") {
         // The rest of the test needs Landlock.
         assert!(line.contains("this host does not support landlock"), "{line}");
-        return;
+        return skip(NO_LANDLOCK);
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
@@ -137,7 +137,7 @@ fn every_thread_drops_capabilities() {
 #[test]
 fn sandbox_keeps_capabilities_that_later_devices_need() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return skip("root: the user is not root");
     }
     let elsewhere = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(elsewhere.path(), Some(65_534), Some(65_534)).unwrap();

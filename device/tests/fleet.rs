@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Daemon, hcactl_program, hcad, landlock_abi, until};
+use crate::common::{Daemon, NO_LANDLOCK, hcactl_program, hcad, landlock_abi, skip, until};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
 use serde_json::{Value, json};
@@ -206,6 +206,9 @@ fn rejected_device_changes_nothing() {
         ),
         (with("socket_group", json!(1)), "device.socket_group: group 1 was not set as a `socket_group`"),
     ];
+    if !has_landlock() {
+        skip(NO_LANDLOCK);
+    }
     for (entry, expected) in confined.into_iter().filter(|_| has_landlock()) {
         let error = add(&daemon, &entry).unwrap_err();
         assert!(error.contains(expected), "{error:?} should contain {expected:?}");
@@ -443,7 +446,7 @@ fn sighup_reloads_and_notifies_service_manager() {
     fs::remove_file(path.join("hcad.json")).unwrap();
     write(&path, &[one, two], &[]);
     if !has_landlock() {
-        return;
+        return skip(NO_LANDLOCK);
     }
     hang_up(&daemon);
     let line = daemon.wait_for_line("cannot reload the configuration: ");

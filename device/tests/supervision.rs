@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad, until};
+use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad, skip, until};
 use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
@@ -61,13 +61,6 @@ fn terminate(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
     // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
-}
-
-/// Reports that a test is skipped, and why. Writes directly to standard output, because the test harness captures the
-/// output of `println!`.
-fn skip(why: &str) {
-    let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
-    rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
 }
 
 /// A thread of another process, stopped at an arbitrary point.

@@ -6,7 +6,7 @@ mod guest;
 pub(crate) mod machine;
 
 use std::ffi::c_long;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -20,6 +20,18 @@ pub(crate) use guest::Guest;
 /// Timeout for each wait. Only a bug makes a wait take this long.
 #[allow(dead_code, reason = "not every test waits")]
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Reason for [`skip`] in tests of what only Landlock restricts.
+#[allow(dead_code, reason = "not every test needs Landlock")]
+pub(crate) const NO_LANDLOCK: &str = "landlock: this host does not support it";
+
+/// Reports that a test, or the rest of it, is skipped, and why. Writes directly to standard output, because the test
+/// harness captures the output of `println!`. `ci/test` counts these lines and accepts only known reasons.
+#[allow(dead_code, reason = "not every test can be skipped")]
+pub(crate) fn skip(why: &str) {
+    let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
+    rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
+}
 
 /// Polls `ask` until it returns a value.
 #[allow(dead_code, reason = "not every test waits")]
