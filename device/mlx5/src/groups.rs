@@ -3,7 +3,7 @@
 //! # Spec
 //! mlx5 interface, section 5.4.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use protocol::ids::Qpn;
@@ -14,17 +14,24 @@ use super::limits::MAX_GROUP_QPS;
 
 /// Multicast groups, indexed by GID.
 ///
-/// Holds at most 2^13 groups with 56 QPs each, which occupy 2 MiB.
+/// Holds at most 2^13 groups with 56 QPs each. They occupy 2 MiB, and the index of memberships occupies 18 MiB.
 #[derive(Debug)]
 pub struct Groups {
     members: BTreeMap<[u8; 16], SmallVec<[Qpn; 8]>>,
+    /// All memberships, indexed by QP. A user context can destroy 2^17 QPs at once, so [`Groups::forget`] must not
+    /// search all groups for each of them.
+    joined: BTreeSet<(Qpn, [u8; 16])>,
     most: usize,
 }
 
 impl Groups {
     /// Creates an empty table for up to `2^log` groups.
     pub fn new(log: u8) -> Self {
-        Self { members: BTreeMap::new(), most: 1_usize.checked_shl(log.into()).unwrap_or(0) }
+        Self {
+            members: BTreeMap::new(),
+            joined: BTreeSet::new(),
+            most: 1_usize.checked_shl(log.into()).unwrap_or(0),
+        }
     }
 
     /// Adds a QP to a group. Adding a member again has no effect.
@@ -47,6 +54,7 @@ impl Groups {
             return Err(Check::GroupFull.rejects(qpn.get()));
         }
         members.push(qpn);
+        self.joined.insert((qpn, gid));
         Ok(())
     }
 
@@ -62,15 +70,18 @@ impl Groups {
         if members.is_empty() {
             self.members.remove(gid);
         }
+        self.joined.remove(&(qpn, *gid));
         Ok(())
     }
 
     /// Removes a QP from all groups.
     pub fn forget(&mut self, qpn: Qpn) {
-        self.members.retain(|_, members| {
-            members.retain(|member| *member != qpn);
-            !members.is_empty()
-        });
+        let all = (qpn, [0; 16])..=(qpn, [0xff; 16]);
+        let gids: Vec<[u8; 16]> = self.joined.range(all).map(|(_, gid)| *gid).collect();
+        for gid in gids {
+            // Cannot fail: the index lists only groups that have the QP as a member.
+            let _ = self.detach(&gid, qpn);
+        }
     }
 
     pub fn members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
@@ -96,6 +107,20 @@ mod tests {
         groups.forget(Qpn::new(0x81));
         assert!(groups.members(&GID).is_empty());
         assert_eq!(groups.detach(&GID, Qpn::new(0x81)).unwrap_err().check, Check::GroupMember);
+    }
+
+    #[test]
+    fn destroyed_qp_leaves_all_its_groups() {
+        let mut groups = Groups::new(13);
+        let gids = [0, 1, 2].map(|last| [&GID[..15], &[last]].concat().try_into().unwrap());
+        for (gid, qpn) in [(gids[0], 0x80), (gids[1], 0x80), (gids[1], 0x81), (gids[2], 0x80)] {
+            groups.attach(gid, Qpn::new(qpn)).unwrap();
+        }
+        groups.detach(&gids[2], Qpn::new(0x80)).unwrap();
+        groups.forget(Qpn::new(0x80));
+        assert_eq!(gids.map(|gid| groups.members(&gid).len()), [0, 1, 0]);
+        groups.forget(Qpn::new(0x81));
+        assert!(groups.members.is_empty() && groups.joined.is_empty());
     }
 
     #[test]
