@@ -244,11 +244,18 @@ impl Group {
 
     fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
         let value = value.masked(&self.mask);
-        let old = self.entries.insert(index, Box::new(Entry { value, rule, matched: Cell::new(0) }));
+        let entry = Entry { value, rule, matched: Cell::new(0) };
+        let old = self.entries.insert(index, Box::new(entry));
         if let Some(old) = &old {
             self.by_value.remove(&(old.value, index));
         }
         self.by_value.insert((value, index));
+        // A modification keeps the match value and therefore the count.
+        if let (Some(old), Some(entry)) = (&old, self.entries.get(&index))
+            && old.value == value
+        {
+            entry.matched.set(old.matched());
+        }
         old.map(|old| old.rule)
     }
 

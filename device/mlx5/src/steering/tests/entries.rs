@@ -49,6 +49,22 @@ fn replaced_entry_no_longer_matches() {
     assert_eq!((steering.entries, steering.destinations), (1, 1));
 }
 
+/// SET_FLOW_TABLE_ENTRY with `Modify` keeps an entry's match value.
+#[test]
+fn modified_entry_keeps_its_frame_count() {
+    let mut steering = Steering::default();
+    let table = Build::table(&mut steering, 1, 4, None);
+    let group = steering.group(table, [0, 3], DST_MAC);
+    steering.set_root(Some(table)).unwrap();
+    let place = Place { table, group, index: 0 };
+    let matched = |steering: &Steering| steering.table(table).unwrap().entry(0).unwrap().1.matched();
+    for (dst_mac, to, count) in [(OWN, 1, 1), (OWN, 2, 2), (PEER, 2, 1)] {
+        steering.set(place, OuterHeaders { dst_mac, ..ANY }, forward(&[tir(to)]));
+        assert_eq!(tirs(&steering, &arp(dst_mac)), [to]);
+        assert_eq!(matched(&steering), count);
+    }
+}
+
 #[test]
 fn value_outside_mask_is_ignored() {
     let mut steering = Steering::default();
