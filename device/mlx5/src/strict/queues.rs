@@ -9,6 +9,7 @@ use protocol::hca::mlx5::eq::EqContext;
 use protocol::hca::mlx5::eqe;
 use protocol::hca::mlx5::input::{Command, Pages};
 use protocol::hca::mlx5::qp::{QpContext, ReceiveKind};
+use protocol::hca::mlx5::srq::WorkQueue;
 use protocol::ids::{Cqn, Iova, Srqn};
 
 use super::is_past;
@@ -35,13 +36,10 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
             let context = &create.context;
             Some(context.record).filter(|_| has_queue(context) && !context.record_in_umem)
         }
-        Command::CreateRmp(create, _) => {
-            let queue = &create.context.queue;
-            Some(queue.record).filter(|_| !queue.record_in_umem)
-        }
+        Command::CreateRmp(create, _) => work_queue_record(&create.context.queue),
         Command::CreateXrcSrq(create, _) | Command::CreateSrq(create, _) => Some(create.context.record),
-        Command::CreateSq(create, _) => Some(create.context.queue.record),
-        Command::CreateRq(create, _) => Some(create.context.queue.record),
+        Command::CreateSq(create, _) => work_queue_record(&create.context.queue),
+        Command::CreateRq(create, _) => work_queue_record(&create.context.queue),
         _ => None,
     };
     // An SQ and an RQ can share a record, each using one half of it. libmlx5 does this for a raw QP.
@@ -59,6 +57,11 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
             format!("{}: the doorbell record at {record} is already used by {user}", command.opcode().name()),
         );
     }
+}
+
+/// Returns the address of a work queue's doorbell record, or `None` if the record is in a UMEM.
+fn work_queue_record(queue: &WorkQueue) -> Option<Iova> {
+    (!queue.record_in_umem).then_some(queue.record)
 }
 
 /// Returns whether a QP has queues of its own and uses its doorbell record. An XRC target has no queues.

@@ -1,6 +1,7 @@
 //! Strict mode: each violation on an SQ or RQ produces one report, and correct software produces none.
 
 use card::telemetry::monitor::Rule;
+use protocol::hca::mlx5::user_memory::{CreateUmem, UmemNumber};
 
 use super::*;
 use crate::strict::rules::*;
@@ -231,6 +232,15 @@ fn conforming_netdev_driver_has_no_violations() {
     let context = net.rq_context(4);
     let queue = WorkQueue { record: Iova::new(SQ_RECORD), ..context.queue };
     net.create_rq(RqContext { queue, ..context });
+    // Offsets in a UMEM may equal the addresses of other records.
+    let list = pages(0x800_0000, 0x400);
+    let create = CreateUmem { count: 0x400, ..CreateUmem::default() };
+    let created = net.driver.ok(&Command::CreateUmem(create, Pages::parse(&list)));
+    let record_umem = UmemNumber::parse(&output(&created)).umem;
+    let (sq, rq) = (net.sq_context(), net.rq_context(4));
+    let in_umem = |queue| WorkQueue { record_in_umem: true, record_umem, ..queue };
+    net.create_sq(SqContext { queue: in_umem(sq.queue), ..sq });
+    net.create_rq(RqContext { queue: in_umem(rq.queue), ..rq });
     net.modify_sq(WorkQueueState::Error);
     send(&mut net, frame);
     net.restart_sq();
