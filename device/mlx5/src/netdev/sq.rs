@@ -348,9 +348,8 @@ impl Sq {
             return Ok(Executed::Frame);
         };
         let payload_len = u32::try_from(data.total_len()).ok().filter(|len| *len <= MAX_LSO_PAYLOAD);
-        let (addresses, rest) = header.split_at_checked(ADDRESSES_LEN).ok_or(MALFORMED)?;
-        let headers = [addresses, tags.bytes(), rest].concat();
-        let segments = offload::segments(headers, mss, payload_len.ok_or(MALFORMED)?, env.max_frame);
+        // A WQE with a VLAN tag to insert has no inline header, so its LSO fails and no tag is lost here.
+        let segments = offload::segments(header.to_vec(), mss, payload_len.ok_or(MALFORMED)?, env.max_frame);
         let segments = match segments {
             Ok(segments) => segments,
             Err(SegmentationError::TooLong) => return Ok(Executed::Oversize),
