@@ -16,6 +16,9 @@
 //! frames. `wr` is the request's position in its queue, as reported in the interface's completions: a byte offset, the
 //! index of the first quantum (E810), or the index of the first block (ConnectX).
 //!
+//! A field of raw bytes, such as the page list of a memory key, ends after 4096 bytes with `...+` and the number of bytes
+//! omitted.
+//!
 //! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
 //! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the
 //! types in `protocol` that implement `Describe`.
@@ -109,6 +112,10 @@ impl Kind {
 
 /// Clock that timestamps the records.
 pub type Clock = fn() -> Duration;
+
+/// Maximum number of bytes that a field shows. The longest field of a fixed length, the capabilities of an mlx5 device, is
+/// shown in full. A guest controls the length of others, for example up to 32 MiB in a command with a page list.
+const MAX_BYTES: usize = 4096;
 
 /// Path that denotes standard error instead of a file.
 pub const STANDARD_ERROR: &str = "-";
@@ -289,6 +296,19 @@ impl fmt::Debug for Trace {
         let Self { store, device, format, .. } = self;
         let mut debug = f.debug_struct("Trace");
         debug.field("store", store).field("device", device).field("format", format).finish_non_exhaustive()
+    }
+}
+
+/// Appends bytes in hexadecimal, up to [`MAX_BYTES`].
+fn push_hex(line: &mut String, bytes: &[u8]) {
+    use fmt::Write as _;
+    let (shown, omitted) = bytes.split_at(bytes.len().min(MAX_BYTES));
+    // Writing to a string cannot fail.
+    for byte in shown {
+        let _ = write!(line, "{byte:02x}");
+    }
+    if !omitted.is_empty() {
+        let _ = write!(line, "...+{}", omitted.len());
     }
 }
 

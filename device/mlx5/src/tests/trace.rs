@@ -41,6 +41,16 @@ fn trace_shows_names_and_fields_of_registers() {
     assert!(starting(&records, "write UAR[16].send[0.1]+0x0 ").contains(" qpn=0x82"), "{records:?}");
 }
 
+/// The page list of a large key has megabytes.
+#[test]
+fn long_field_is_truncated_in_trace() {
+    let mut driver = initialised();
+    let input = [&driver::bare(0x710)[..], &[0xab; 10_000]].concat();
+    let records = records(&mut driver, |driver| _ = driver.execute(&input, 16));
+    let record = starting(&records, "command unknown status=BAD_OP");
+    assert!(record.len() < 9_000 && record.ends_with("abab...+5920"), "{}", record.len());
+}
+
 #[test]
 fn trace_shows_fields_of_commands_and_events() {
     let mut driver = initialised();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::describe::{Describe, Value, Visitor};
 
-use super::Kind;
+use super::{Kind, push_hex};
 
 /// A JSON object under construction. Each field adds a member.
 pub(super) struct JsonLine<'a> {
@@ -58,10 +58,8 @@ impl Visitor for JsonLine<'_> {
                 list(line, names.iter().copied().chain(rest.as_deref()), string);
             }
             Value::Bytes(bytes) => {
-                let hex = bytes.iter().fold(String::new(), |mut hex, byte| {
-                    push(&mut hex, format_args!("{byte:02x}"));
-                    hex
-                });
+                let mut hex = String::new();
+                push_hex(&mut hex, bytes);
                 string(line, &hex);
             }
             Value::Text(text) => string(line, &text.to_string()),

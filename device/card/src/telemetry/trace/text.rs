@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::describe::{Describe, Value, Visitor};
 
-use super::Kind;
+use super::{Kind, push_hex};
 
 /// A line under construction. Each field appends ` key=value`. Inside objects, fields with value zero are omitted.
 /// Inside lists, all fields are kept.
@@ -54,7 +54,7 @@ impl Visitor for TextLine<'_> {
                     push(line, format_args!("{bar}{rest:#x}"));
                 }
             }
-            Value::Bytes(bytes) => bytes.iter().for_each(|byte| push(line, format_args!("{byte:02x}"))),
+            Value::Bytes(bytes) => push_hex(line, bytes),
             Value::Text(text) => word_or_quoted(line, &text.to_string()),
         }
     }
