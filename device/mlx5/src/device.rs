@@ -166,6 +166,8 @@ impl Mlx5 {
         }
         if let (Some(Command::EnableHca(_)), Ok(_)) = (&command, &result) {
             self.counters.starts += 1;
+            // Section 20, M-21: the command resets the device. The UAR pages may have a different size afterwards.
+            self.doorbells = Doorbells::default();
         }
         let status = trace::status_name(result.as_ref().err());
         cx.monitor.count_command(name, status, begun.elapsed());

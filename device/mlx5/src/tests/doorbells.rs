@@ -49,6 +49,20 @@ fn command_completion_raises_event_and_interrupt() {
     assert_eq!(event(&mut driver, RING, 2), None);
 }
 
+/// Section 20, M-21: ENABLE_HCA resets the device.
+#[test]
+fn enable_hca_drops_half_written_cq_doorbell() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let arm = ArmCq { sequence: 0, solicited_only: false, consumer: 0, cqn: Cqn::new(0x99) }.emit();
+    driver.ring(uar, driver::ARM_CQ, &arm[..4]);
+    driver.ok(&Command::EnableHca(Function { function: 0 }));
+    driver.ok(&Command::InitHca(InitHca::default()));
+    assert_eq!(driver.alloc_uar(), uar);
+    driver.ring(uar, driver::ARM_CQ + 4, &arm[4..]);
+    assert_eq!(ignored(&driver), [], "the second half alone is not a doorbell for an unknown CQ");
+}
+
 /// On a processor with 16 KiB pages, the driver sets `log_uar_page_sz` to 2. The registers of UAR page n are then at
 /// offset 16 KiB times n.
 #[test]
