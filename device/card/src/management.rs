@@ -344,6 +344,12 @@ impl Management {
         self.port.take_pkey_change()
     }
 
+    /// Returns whether a Set(PortInfo) has requested client reregistration since the last call (IBTA volume 1, section
+    /// 14.2.5.6).
+    pub fn take_reregistration_request(&mut self) -> bool {
+        self.port.take_reregistration_request()
+    }
+
     /// Returns whether management handles frames to `mac` instead of sending them to the fabric. There are two such
     /// MACs: the subnet manager's and that of the link's other end.
     pub fn serves(&self, mac: MacAddr) -> bool {

@@ -401,6 +401,7 @@ impl Frontend for Mlx5 {
         // Changed QPs need no action, since a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
         let Some(resources) = self.function.resources_mut() else { return false };
+        resources.report_reregistration(cx);
         resources.end_turn(cx);
         resources.poll_rounds(cx) || resources.netdev.has_more()
     }

@@ -8,6 +8,7 @@ pub mod gid_table;
 pub mod vport;
 
 use card::frontend::{Context, PortNumber};
+use card::management::Management;
 use card::net::address::Addresses;
 use card::net::{Link, Port as FabricPort};
 use protocol::hca::mlx5::eqe::{Eqe, PortChange};
@@ -153,6 +154,14 @@ impl Resources {
         if *pkeys != *self.pkeys {
             self.pkeys = pkeys.into();
             self.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change: PortChange::Pkey });
+        }
+    }
+
+    /// Reports that a MAD has requested client reregistration. Section 8.2: `mlx5_ib` does not examine MADs, so its
+    /// users rejoin their multicast groups only after this event.
+    pub fn report_reregistration(&mut self, cx: &mut Context<'_>) {
+        if cx.management.as_deref_mut().is_some_and(Management::take_reregistration_request) {
+            self.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change: PortChange::ClientReregister });
         }
     }
 }

@@ -65,6 +65,7 @@ pub(super) struct ManagedPort {
     opened: bool,
     link_up: bool,
     pkeys_changed: bool,
+    reregistration_requested: bool,
     /// The fields of PortInfo that Set can change. All other fields are filled in for each request.
     settings: PortInfo,
     description: [u8; DATA_LEN],
@@ -90,6 +91,7 @@ impl ManagedPort {
             opened: !profile.opened_by_software,
             link_up: true,
             pkeys_changed: false,
+            reregistration_requested: false,
             settings: Self::settings(&profile),
             description: node::description(&format!("hcad {}", identity.lid.get())),
             pkeys,
@@ -150,6 +152,10 @@ impl ManagedPort {
 
     pub(super) fn take_pkey_change(&mut self) -> bool {
         std::mem::take(&mut self.pkeys_changed)
+    }
+
+    pub(super) fn take_reregistration_request(&mut self) -> bool {
+        std::mem::take(&mut self.reregistration_requested)
     }
 
     pub(super) fn lid(&self) -> Lid {
@@ -422,6 +428,7 @@ impl ManagedPort {
         if wanted.q_key_violations == 0 {
             self.violations_base.1 = view.counters.qkey_violations;
         }
+        self.reregistration_requested |= wanted.client_reregister;
         Ok(())
     }
 }

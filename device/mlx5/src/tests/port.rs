@@ -7,7 +7,7 @@ use protocol::hca::mlx5::eqe::{Eqe, PortChange};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mad_ifc::MadIfc;
 use protocol::hca::mlx5::vport::QueriedVport;
-use protocol::mad::port::{LinkState, PortInfo};
+use protocol::mad::port::{LinkState, PhysicalState, PortInfo};
 
 use super::*;
 
@@ -147,6 +147,32 @@ fn pkey_table_change_raises_one_event() {
         assert_eq!(Eqe::parse(&output(&bytes)), Ok((Eqe::Port { port: 1, change }, false)));
         assert_eq!(driver.peek(RING + 64, 64), [0; 64], "no other event");
     }
+}
+
+/// Section 8.2: `mlx5_ib` reports IB_EVENT_CLIENT_REREGISTER only after this event.
+#[test]
+fn client_reregistration_request_raises_one_event() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    driver.create_eq(uar, 1, EventMask::PORT_CHANGE, RING);
+    let info = port_info(&mut driver);
+    let mut set = |client_reregister, lid| {
+        let (state, physical_state) = (LinkState::NO_CHANGE, PhysicalState::NO_CHANGE);
+        let info = PortInfo { state, physical_state, client_reregister, lid, ..info };
+        let mut set = mad(1, 0x15);
+        set.mad[3] = 2;
+        set.mad[64..128].copy_from_slice(&info.emit());
+        driver.ok(&Command::MadIfc(set));
+        driver.settle();
+        driver.peek(RING, 128)
+    };
+    assert_eq!(set(false, info.lid), [0; 128], "no request");
+    assert_eq!(set(true, Lid::new(9)), [0; 128], "the port rejects this LID");
+    let events = set(true, info.lid);
+    let change = PortChange::ClientReregister;
+    assert_eq!(Eqe::parse(&output(&events)), Ok((Eqe::Port { port: 1, change }, false)));
+    assert_eq!(events[64..], [0; 64], "no other event");
+    assert_eq!(set(false, info.lid)[64..], [0; 64], "no other event");
 }
 
 /// Section 8.2: the event goes to the EQ whose mask includes port changes.
