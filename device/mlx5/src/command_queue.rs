@@ -3,10 +3,12 @@
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.2.
 
+use std::collections::VecDeque;
+
 use card::memory::GuestMemory;
 use protocol::hca::mlx5::command::{
     BLOCK_ALIGN, BLOCK_DATA, Block, BlockTail, Delivery, INLINE_LEN, NEXT_BLOCK, OWNER_BYTE, OutputHeader,
-    Slot, blocks,
+    SLOTS, Slot, blocks,
 };
 use protocol::ids::Iova;
 
@@ -14,6 +16,31 @@ use super::check::{Check, Rejection};
 
 /// Offset of the first output bytes in a slot.
 const OUTPUT: u64 = 0x20;
+
+/// Slots whose doorbell has been rung but whose command has not been executed, in the order of their doorbells.
+///
+/// Each slot appears at most once.
+#[derive(Debug, Default)]
+pub struct PendingSlots(VecDeque<usize>);
+
+impl PendingSlots {
+    /// Adds the slots in a bit mask. Slots that are already pending keep their position.
+    pub fn add(&mut self, slots: u32) {
+        for slot in (0..SLOTS).filter(|slot| slots >> slot & 1 != 0) {
+            if !self.0.contains(&slot) {
+                self.0.push_back(slot);
+            }
+        }
+    }
+
+    pub fn take_next(&mut self) -> Option<usize> {
+        self.0.pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 /// Reason why the command in a slot was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

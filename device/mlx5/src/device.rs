@@ -15,7 +15,6 @@ use card::telemetry::reason::IgnoreReason;
 use card::vfio::{Bar, BarRange, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::{Event, Instant};
 use protocol::describe::Visitor;
-use protocol::hca::mlx5::command::SLOTS;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask};
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::pci;
@@ -25,7 +24,7 @@ use protocol::ids::{Eqn, Qpn};
 use serde::Serialize;
 
 use super::check::Rejection;
-use super::command_queue::{Request, SlotFault};
+use super::command_queue::{PendingSlots, Request, SlotFault};
 use super::commands::{self, device as commands_device};
 use super::doorbell::{self, Doorbells};
 use super::function::Function;
@@ -43,6 +42,14 @@ use super::strict::{self, Strict};
 use super::trace::{self, Executed};
 use super::{mapped, uar};
 
+/// Number of bytes in long commands after which further commands wait for the next turn. A driver can post 1 GiB with one
+/// doorbell, which takes several seconds. 4 MiB take about 20 ms.
+const COMMAND_BYTES_PER_TURN: usize = 4 << 20;
+
+/// Maximum number of bytes of input and output in a command that does not count as long. The limit on messages per turn
+/// is sufficient for short commands.
+const SHORT_COMMAND: usize = 16 << 10;
+
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
@@ -58,6 +65,10 @@ pub struct Mlx5 {
     setup: Setup,
     segment: InitSegment,
     doorbells: Doorbells,
+    /// Commands that wait for a later turn.
+    pending: PendingSlots,
+    /// Bytes of input and output of the long commands that have been executed in this turn.
+    command_bytes: usize,
     function: Function,
     counters: Counters,
     strict: Strict,
@@ -76,6 +87,8 @@ impl Interface for Mlx5 {
             setup,
             segment: InitSegment::default(),
             doorbells: Doorbells::default(),
+            pending: PendingSlots::default(),
+            command_bytes: 0,
             function: Function::default(),
             counters: Counters::default(),
             strict: Strict::default(),
@@ -115,25 +128,34 @@ impl Mlx5 {
         };
         if register == Register::QueueAddressLow {
             self.strict = Strict::default();
+            self.pending = PendingSlots::default();
         }
         match self.segment.write(register, value) {
             Effect::None => {}
             Effect::Commands(slots) => {
-                for slot in (0..SLOTS).filter(|slot| slots >> slot & 1 != 0) {
-                    self.execute(cx, slot);
-                }
+                self.pending.add(slots);
+                self.execute_pending(cx);
             }
             Effect::Reset => {
                 limited!(info, "driver requested a reset");
                 self.counters.resets += 1;
                 commands_device::reset(&mut self.function, &self.setup, cx);
                 self.doorbells = Doorbells::default();
+                self.pending = PendingSlots::default();
             }
         }
     }
 
-    /// Executes the command in a slot and returns the slot to the driver. The driver's store to the command doorbell
-    /// completes only afterwards.
+    /// Executes pending commands in order, until the commands of this turn exceed [`COMMAND_BYTES_PER_TURN`].
+    fn execute_pending(&mut self, cx: &mut Context<'_>) {
+        while self.command_bytes < COMMAND_BYTES_PER_TURN
+            && let Some(slot) = self.pending.take_next()
+        {
+            self.execute(cx, slot);
+        }
+    }
+
+    /// Executes the command in a slot and returns the slot to the driver.
     fn execute(&mut self, cx: &mut Context<'_>, slot: usize) {
         let begun = Clock::now();
         let began = cx.monitor.trace().map(|trace| trace.now());
@@ -141,6 +163,10 @@ impl Mlx5 {
             Ok(request) => request,
             Err(fault) => return self.report_fault(cx, slot, &fault),
         };
+        let bytes = request.input.len() + request.output_len;
+        if bytes > SHORT_COMMAND {
+            self.command_bytes += bytes;
+        }
         cx.monitor.check(|| self.strict.command(slot, request.token));
         let event_eq = self.command_eq();
         let command = commands::parse(&request.input);
@@ -400,10 +426,13 @@ impl Frontend for Mlx5 {
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         // Changed QPs need no action, since a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
-        let Some(resources) = self.function.resources_mut() else { return false };
+        self.command_bytes = 0;
+        let has_executed = !self.pending.is_empty();
+        self.execute_pending(cx);
+        let Some(resources) = self.function.resources_mut() else { return has_executed };
         resources.report_reregistration(cx);
         resources.end_turn(cx);
-        resources.poll_rounds(cx) || resources.netdev.has_more()
+        resources.poll_rounds(cx) || resources.netdev.has_more() || has_executed
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
@@ -426,6 +455,7 @@ impl Frontend for Mlx5 {
         self.strict = Strict::default();
         self.segment = InitSegment::default();
         self.doorbells = Doorbells::default();
+        self.pending = PendingSlots::default();
         self.function = Function::default();
     }
 }

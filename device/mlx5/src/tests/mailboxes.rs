@@ -63,6 +63,40 @@ fn doorbell_executes_only_selected_slots() {
     assert_eq!(driver.owner_byte(31), 0);
 }
 
+/// A driver can post 1 GiB of input with one doorbell. In one turn of its event loop, the device executes only a part of
+/// it.
+#[test]
+fn long_commands_execute_in_several_turns() {
+    let mut driver = enabled();
+    let long = [&driver::bare(Opcode::Nop.code())[..], &vec![0; 4 << 20]].concat();
+    for slot in [0, 10, 20] {
+        driver.post(slot, &long, 16);
+    }
+    driver.post(5, &Command::Nop(BARE).emit(0), 16);
+    driver.submit(1 | 1 << 10 | 1 << 20);
+    driver.submit(1 << 5);
+    let owned = |driver: &mut Driver| [0, 10, 20, 5].map(|slot| driver.owner_byte(slot) & 1);
+    assert_eq!(owned(&mut driver), [0, 1, 1, 1], "commands execute in the order of their doorbells");
+    assert!(driver.hca.drain().other, "the device must not sleep");
+    assert_eq!(owned(&mut driver), [0, 0, 1, 1]);
+    driver.settle();
+    assert_eq!(owned(&mut driver), [0; 4]);
+    assert_eq!(driver.output(20, 16), [0; 16]);
+}
+
+/// A driver that writes the command queue address or requests a reset has given up its earlier commands.
+#[test]
+fn restart_drops_commands_that_have_not_begun() {
+    let mut driver = enabled();
+    let long = [&driver::bare(Opcode::Nop.code())[..], &vec![0; 4 << 20]].concat();
+    driver.post(0, &long, 16);
+    driver.post(5, &Command::Nop(BARE).emit(0), 16);
+    driver.submit(1 | 1 << 5);
+    driver.start();
+    driver.settle();
+    assert_eq!([0, 5].map(|slot| driver.owner_byte(slot) & 1), [0, 1]);
+}
+
 #[test]
 fn slot_owned_by_driver_is_ignored() {
     let mut driver = enabled();

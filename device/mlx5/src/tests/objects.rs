@@ -251,6 +251,7 @@ fn total_page_count_of_keys_is_limited() {
     loop {
         driver.poke(driver::Layout::LARGE.slot(0), &slot);
         driver.submit(1);
+        driver.settle();
         let header = OutputHeader::parse(&output(&driver.output(0, 16)));
         if header.status != 0 {
             assert_eq!(header.syndrome, Check::QueueMemory.syndrome());
@@ -265,6 +266,7 @@ fn total_page_count_of_keys_is_limited() {
     for syndrome in [0, Check::QueueMemory.syndrome()] {
         driver.poke(driver::Layout::LARGE.slot(0), &slot);
         driver.submit(1);
+        driver.settle();
         assert_eq!(OutputHeader::parse(&output(&driver.output(0, 16))).syndrome, syndrome);
     }
 }
