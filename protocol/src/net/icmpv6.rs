@@ -63,6 +63,8 @@ pub struct Advertisement {
     pub target_mac: Option<MacAddr>,
     /// Whether the advertisement responds to a solicitation.
     pub solicited: bool,
+    /// Value of the Override flag: whether receivers replace the link-layer address of an existing cache entry.
+    pub overrides: bool,
 }
 
 impl<'a> Icmpv6<'a> {
@@ -109,12 +111,13 @@ impl<'a> Icmpv6<'a> {
                     return Ok(Self::Solicitation(Solicitation { target, source_mac }));
                 }
                 let target_mac = mac_option(options, TARGET_MAC)?;
-                let solicited = flags.first().is_some_and(|flags| flags & SOLICITED != 0);
+                let has = |flag| flags.first().is_some_and(|flags| flags & flag != 0);
+                let (solicited, overrides) = (has(SOLICITED), has(OVERRIDE));
                 // RFC 4861, section 7.1.2: a multicast advertisement must not have the Solicited flag.
                 if solicited && ip.dst.is_multicast() {
                     return invalid("solicited flag of a multicast advertisement", SOLICITED);
                 }
-                Ok(Self::Advertisement(Advertisement { target, target_mac, solicited }))
+                Ok(Self::Advertisement(Advertisement { target, target_mac, solicited, overrides }))
             }
             _ => Ok(Self::Other),
         }
@@ -152,9 +155,10 @@ impl Solicitation {
 }
 
 impl Advertisement {
-    /// Appends the complete frame. The override flag is set so that receivers replace an existing cache entry.
+    /// Appends the complete frame.
     pub fn emit_frame(&self, src_mac: MacAddr, dst_mac: MacAddr, dst: Ipv6Addr, out: &mut Vec<u8>) {
-        let flags = [OVERRIDE | if self.solicited { SOLICITED } else { 0 }, 0, 0, 0];
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = [flag(self.solicited, SOLICITED) | flag(self.overrides, OVERRIDE), 0, 0, 0];
         let target = self.target.octets();
         let option = self.target_mac.map(|mac| option(TARGET_MAC, mac));
         let body = [&flags[..], &target, option.as_ref().map_or(&[], |option| &option[..])];
@@ -298,11 +302,23 @@ mod tests {
 
     #[test]
     fn scapy_advertisements_round_trip() {
-        let expected = Advertisement { target: B, target_mac: Some(mac(2)), solicited: true };
+        let expected =
+            Advertisement { target: B, target_mac: Some(mac(2)), solicited: true, overrides: true };
         parsed(&bytes(ADVERTISEMENT), |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(expected))));
         let mut out = vec![0xa5; 3];
         expected.emit_frame(mac(2), mac(1), A, &mut out);
         assert_eq!(out[3..], bytes(ADVERTISEMENT));
+
+        // RFC 4861, section 4.4: the flags are R, S and O, from the most significant bit of the word down.
+        let (mut frame, checksum) = (bytes(ADVERTISEMENT), 56..58);
+        frame[58] = 0x40;
+        let sum = u16::from_be_bytes([frame[56], frame[57]]) + 0x2000;
+        frame[checksum].copy_from_slice(&sum.to_be_bytes());
+        let expected = Advertisement { overrides: false, ..expected };
+        parsed(&frame, |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(expected))));
+        out.clear();
+        expected.emit_frame(mac(2), mac(1), A, &mut out);
+        assert_eq!(out, frame);
     }
 
     #[test]

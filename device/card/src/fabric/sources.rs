@@ -178,7 +178,12 @@ pub(super) mod tests {
         };
         reply.emit_frame(&mut arp);
         let mut advertisement = Vec::new();
-        let fields = Advertisement { target: victim.link_local(), target_mac: Some(mac), solicited: true };
+        let fields = Advertisement {
+            target: victim.link_local(),
+            target_mac: Some(mac),
+            solicited: true,
+            overrides: true,
+        };
         fields.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
         // Only the target address belongs to `victim`; the source address has no owner.
         advertisement[22..38].copy_from_slice(&member(9).link_local().octets());

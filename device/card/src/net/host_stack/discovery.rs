@@ -105,6 +105,8 @@ impl HostStack {
             // target link-layer address. Its sender already has the port's MAC.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
+            // RFC 4861, section 7.2.4: the flag is set unless the target is an anycast address or is proxied.
+            overrides: true,
         };
         // A duplicate address detection probe (RFC 4862) comes from the unspecified address, and the reply is addressed
         // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC, which avoids a broadcast per
@@ -130,7 +132,10 @@ impl HostStack {
             if !is_valid_neighbour_mac(own, mac) {
                 return Err(DropReason::BadSource);
             }
-            self.learn(stats, now, advertisement.target.into(), mac, false);
+            let ip = advertisement.target.into();
+            if advertisement.overrides || !self.neighbours.keeps_mac(ip, mac) {
+                self.learn(stats, now, ip, mac, false);
+            }
         }
         stats.neighbour_discovery += 1;
         Ok(())

@@ -17,6 +17,10 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Age at which the use of an entry triggers a new request. The entry stays usable in the meantime.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
+/// Number of unanswered requests after which a neighbour counts as unreachable (MAX_UNICAST_SOLICIT in RFC 4861,
+/// section 10).
+const MAX_REQUESTS: u8 = 3;
+
 /// Result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved {
@@ -30,7 +34,15 @@ enum Entry {
     /// Configured address, which is never requested and never overwritten.
     Static(MacAddr),
     /// Address learned from the neighbour.
-    Learned { mac: MacAddr, at: Instant, requested: Option<Instant> },
+    Learned {
+        mac: MacAddr,
+        at: Instant,
+        requested: Option<Instant>,
+        /// Requests sent since the address was learned.
+        requests: u8,
+        /// Whether a message has contradicted the entry, so that its next use triggers a request.
+        is_stale: bool,
+    },
     /// Address that has been requested but not resolved yet.
     Incomplete { requested: Instant },
 }
@@ -86,10 +98,12 @@ impl Neighbours {
         let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
         match self.entries.get_mut(&ip) {
             Some(Entry::Static(mac)) => Resolved { mac: Some(*mac), request: false },
-            Some(Entry::Learned { mac, at, requested }) => {
-                let request = now.saturating_since(*at) >= CONFIRM_AFTER && requested.is_none_or(due);
+            Some(Entry::Learned { mac, at, requested, requests, is_stale }) => {
+                let unconfirmed = *is_stale || now.saturating_since(*at) >= CONFIRM_AFTER;
+                let request = unconfirmed && requested.is_none_or(due);
                 if request {
                     *requested = Some(now);
+                    *requests = requests.saturating_add(1);
                 }
                 Resolved { mac: Some(*mac), request }
             }
@@ -111,11 +125,27 @@ impl Neighbours {
     /// target of the message (`is_target`), because a sender that addresses this port probably intends to communicate
     /// with it (RFC 826, "Packet Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
+        let learned = Entry::Learned { mac, at: now, requested: None, requests: 0, is_stale: false };
         match self.entries.get_mut(&ip) {
             Some(Entry::Static(_)) => {}
-            Some(entry) => *entry = Entry::Learned { mac, at: now, requested: None },
-            None if is_target => self.insert(ip, Entry::Learned { mac, at: now, requested: None }),
+            Some(entry) => *entry = learned,
+            None if is_target => self.insert(ip, learned),
             None => {}
+        }
+    }
+
+    /// Returns whether the entry for `ip` keeps its MAC when an advertisement without the Override flag contains `mac`.
+    /// If it does, the entry becomes stale (RFC 4861, section 7.2.5). The entry of an unreachable neighbour, which RFC
+    /// 4861, section 7.3.3, deletes, does not keep its MAC.
+    pub(super) fn keeps_mac(&mut self, ip: IpAddr, mac: MacAddr) -> bool {
+        match self.entries.get_mut(&ip) {
+            Some(Entry::Learned { mac: learned, requests, is_stale, .. })
+                if *learned != mac && *requests < MAX_REQUESTS =>
+            {
+                *is_stale = true;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -183,6 +213,24 @@ mod tests {
         assert_eq!(table.resolve(at(60_500), IP), resolved(Some(mac(2)), false));
         table.learn(at(60_600), IP, mac(3), false);
         assert_eq!(table.resolve(at(70_000), IP), resolved(Some(mac(3)), false));
+    }
+
+    #[test]
+    fn contradicted_neighbour_is_requested_at_next_use() {
+        let mut table = Neighbours::default();
+        assert!(!table.keeps_mac(IP, mac(3)), "an unknown neighbour has no MAC");
+        table.resolve(at(0), IP);
+        assert!(!table.keeps_mac(IP, mac(3)), "an unresolved neighbour has no MAC");
+        table.learn(at(0), IP, mac(2), true);
+        assert!(!table.keeps_mac(IP, mac(2)) && !table.resolve(at(0), IP).request);
+        for second in 0..3 {
+            assert!(table.keeps_mac(IP, mac(3)));
+            assert_eq!(table.resolve(at(1000 * second), IP), resolved(Some(mac(2)), true));
+            assert_eq!(table.resolve(at(1000 * second + 999), IP), resolved(Some(mac(2)), false));
+        }
+        assert!(!table.keeps_mac(IP, mac(3)), "three requests were not answered");
+        table.learn(at(3000), IP, mac(2), false);
+        assert!(!table.resolve(at(4000), IP).request, "the neighbour has confirmed its MAC");
     }
 
     #[test]

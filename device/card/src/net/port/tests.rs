@@ -8,6 +8,7 @@ use super::*;
 use crate::net::host_stack::MAX_WAITING;
 use protocol::Psn;
 use protocol::ids::{FlowLabel, Lid, Pkey, Qkey, Qpn};
+use protocol::net::icmpv6::Advertisement;
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, IpAddrs, Opcode, Operation};
 
@@ -628,6 +629,25 @@ fn unknown_ipv6_neighbours_are_resolved() {
     assert_eq!(out.last().unwrap(), solicitation());
     assert_eq!(answers(&mut port, &[advertisement()]), []);
     assert_eq!(known(&mut port, ip), Some(mac(2)));
+}
+
+/// RFC 4861, section 7.2.5: an advertisement without the Override flag fills an incomplete entry, but does not replace
+/// the MAC address of a complete one.
+#[test]
+fn only_overriding_advertisement_replaces_mac() {
+    let ip = Identity::from_lid(Lid::new(2)).link_local();
+    let from = |n, overrides| {
+        let fields = Advertisement { target: ip, target_mac: Some(mac(n)), solicited: true, overrides };
+        let mut frame = Vec::new();
+        fields.emit_frame(mac(n), mac(1), Identity::from_lid(Lid::new(1)).link_local(), &mut frame);
+        frame
+    };
+    let mut port = Port::new(Identity::from_lid(Lid::new(1)));
+    port.resolve(NOW, ip.into());
+    for (n, overrides, learned) in [(2, false, 2), (7, false, 2), (8, true, 8), (9, false, 8)] {
+        assert_eq!(answers(&mut port, &[from(n, overrides)]), []);
+        assert_eq!(known(&mut port, ip), Some(mac(learned)), "{n} {overrides}");
+    }
 }
 
 #[test]
