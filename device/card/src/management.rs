@@ -447,7 +447,7 @@ impl Management {
         self.administration.next_deadline().into_iter().chain(sweep).min()
     }
 
-    /// Handles all expired deadlines.
+    /// Handles expired deadlines. If any are left, [`Management::next_deadline`] remains in the past.
     pub fn handle_deadline(&mut self, view: &View) {
         if self.is_active() && self.subnet.next_sweep().is_some_and(|at| at <= view.now) {
             self.sweep_subnet(view);

@@ -123,22 +123,21 @@ impl Transfers {
         self.all.iter().map(|transfer| transfer.deadline).min()
     }
 
-    /// Retransmits unacknowledged segments or drops the transfer after too many timeouts.
+    /// Handles the timeout of one transfer: retransmits unacknowledged segments, or drops the transfer after too many
+    /// timeouts. If other transfers have timed out as well, [`Transfers::next_deadline`] remains in the past.
+    // Bound: together, the bursts of two transfers could exceed `MAX_OUTPUTS`.
     pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
-        self.all.retain_mut(|transfer| {
-            if transfer.deadline > now {
-                return true;
-            }
-            transfer.tries = transfer.tries.saturating_sub(1);
-            if transfer.tries == 0 {
-                return false;
-            }
-            transfer.deadline = now + TIMEOUT;
-            transfer.sent = transfer.acknowledged;
-            let to = transfer.to;
-            transfer.send(|mad| out.push((to, mad)));
-            true
-        });
+        let Some(at) = self.all.iter().position(|transfer| transfer.deadline <= now) else { return };
+        let Some(transfer) = self.all.get_mut(at) else { return };
+        transfer.tries = transfer.tries.saturating_sub(1);
+        if transfer.tries == 0 {
+            self.all.remove(at);
+            return;
+        }
+        transfer.deadline = now + TIMEOUT;
+        transfer.sent = transfer.acknowledged;
+        let to = transfer.to;
+        transfer.send(|mad| out.push((to, mad)));
     }
 }
 

@@ -386,6 +386,27 @@ fn long_rmpp_response_is_windowed_and_retransmitted() {
 }
 
 #[test]
+fn simultaneous_rmpp_timeouts_lose_no_segments() {
+    let mut management = open(200);
+    let count = 5;
+    for number in 0..count {
+        let mut query = sa(GET_TABLE, 0x12, 0, &[]);
+        query[15] = number;
+        let first = answer(&mut management, query);
+        assert_eq!(ask(&mut management, QP1, acknowledge(&first, 1, 65)).len(), 64);
+    }
+    let mut again = vec![0; usize::from(count)];
+    while management.next_deadline().is_some_and(|due| due <= at(1010).now) {
+        management.handle_deadline(&at(1010));
+        for output in outputs(&mut management) {
+            let Output::ToGuest(segment) = output else { continue };
+            again[usize::from(segment.mad[15])] += 1;
+        }
+    }
+    assert_eq!(again, [64; 5]);
+}
+
+#[test]
 fn unacknowledged_rmpp_response_is_abandoned() {
     let mut management = open(1);
     answer(&mut management, sa(GET_TABLE, 0x11, 0, &[]));
