@@ -40,15 +40,15 @@ pub struct Networks(HashMap<String, Arc<Network>>);
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
-    /// Number of joins so far. Each join invalidates the cached source address checks.
-    joins: AtomicU64,
+    /// Number of events so far that invalidate the cached source address checks: joins and rejected source MACs.
+    revision: AtomicU64,
     /// Time zero of the clock used for address ageing.
     started: Instant,
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Self { members: RwLock::default(), joins: AtomicU64::new(0), started: Instant::now() }
+        Self { members: RwLock::default(), revision: AtomicU64::new(0), started: Instant::now() }
     }
 }
 
@@ -98,8 +98,8 @@ pub struct LocalFabric {
 struct Admitted {
     source: Source,
     at: engine::Instant,
-    /// Value of [`Network::joins`] at the time of the check.
-    joins: u64,
+    /// Value of [`Network::revision`] at the time of the check.
+    revision: u64,
 }
 
 impl Networks {
@@ -129,7 +129,7 @@ impl Network {
         members.all.insert(mac, own.clone());
         members.macs.set_fixed(mac, mac);
         members.ips.add(identity);
-        self.joins.fetch_add(1, Ordering::Relaxed);
+        self.revision.fetch_add(1, Ordering::Relaxed);
         drop(members);
         log_line!(info, %mac, "joined the local fabric");
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
@@ -231,9 +231,9 @@ impl Members {
 impl LocalFabric {
     /// Returns whether the NIC may send from `source`, which its driver has chosen. If so, learns the source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
-        let joins = self.network.joins.load(Ordering::Relaxed);
+        let revision = self.network.revision.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
-            last.source == source && last.joins == joins && now.saturating_since(last.at) < REFRESH
+            last.source == source && last.revision == revision && now.saturating_since(last.at) < REFRESH
         };
         if self.last.is_some_and(is_alike) {
             return true;
@@ -241,9 +241,12 @@ impl LocalFabric {
         if !self.network.members().ips.admits(&source, self.mac) {
             self.stats.tx_foreign_ip += 1;
         } else if source.mac != self.mac && !self.network.change().macs.learn(now, source.mac, self.mac) {
+            // The MAC belongs to another member, and `learn` has just recorded this member's claim to it. The owner's
+            // next frame must cancel the claim, so it must not pass by the owner's cached check.
+            self.network.revision.fetch_add(1, Ordering::Relaxed);
             self.stats.tx_foreign_mac += 1;
         } else {
-            self.last = Some(Admitted { source, at: now, joins });
+            self.last = Some(Admitted { source, at: now, revision });
             return true;
         }
         limited!(warn, own = %self.mac, ?source, "dropped a frame whose source address belongs to another member of the fabric");
@@ -551,6 +554,16 @@ mod tests {
             [9],
             "another NIC may use the addresses of a member that has left"
         );
+    }
+
+    #[test]
+    fn next_frame_of_owner_cancels_claim_to_its_mac() {
+        let [mut a, mut b, _c] = network();
+        let at = |millis: u64| engine::Instant::from_nanos(millis * 1_000_000);
+        let source = Source::of(&[&MACS[2].0[..], &UNOWNED.0, &[0; 48]].concat()).unwrap();
+        assert!(a.admit(at(0), source) && !b.admit(at(100), source) && a.admit(at(400), source));
+        let owner = |millis| a.network.members().macs.owner(at(millis), UNOWNED);
+        assert_eq!([2000, 2400, 100_000].map(owner), [Some(MACS[0]); 3]);
     }
 
     #[test]
