@@ -2,6 +2,7 @@
 
 use protocol::WireError;
 use protocol::ids::MacAddr;
+use protocol::net::ether::{TAG_LEN, TAGS};
 use serde::{Deserialize, Serialize};
 
 pub use crate::telemetry::reason::FrameReason as DropReason;
@@ -31,9 +32,9 @@ pub struct Traffic {
 
 impl Traffic {
     pub(super) fn count(&mut self, frame: &[u8]) {
-        const VLAN: [u8; 2] = [0x81, 0];
         const IPV6: [u8; 2] = [0x86, 0xdd];
-        let ether = if frame.get(12..14) == Some(&VLAN) { 18 } else { 14 };
+        let has_tag = TAGS.iter().any(|tag| frame.get(12..14) == Some(tag));
+        let ether = if has_tag { 14 + TAG_LEN } else { 14 };
         let ip = if frame.get(ether - 2..ether) == Some(&IPV6) { 40 } else { 20 };
         let headers = ether + ip + 8;
         self.packets += 1;
@@ -106,5 +107,20 @@ impl PortStats {
     /// Returns the reason for the latest drop since the last call, if any.
     pub(super) fn take_drop(&mut self) -> Option<DropReason> {
         self.newest_drop.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_exclude_tags_of_both_types() {
+        let frame = [&[2; 12][..], &[8, 0], &[0; 28], &[0; 16]].concat();
+        for tag in [&[][..], &[0x81, 0, 0, 5], &[0x88, 0xa8, 0, 5]] {
+            let mut traffic = Traffic::default();
+            traffic.count(&[&frame[..12], tag, &frame[12..]].concat());
+            assert_eq!(traffic, Traffic { packets: 1, multicast_packets: 0, octets: 16 }, "{tag:x?}");
+        }
     }
 }
