@@ -53,9 +53,10 @@ pub(crate) const FLUSHES_PER_STEP: usize = 256;
 /// Maximum number of deadlines handled per `handle_timeout` call.
 pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 
-/// Maximum number of pending READ and atomic replies per QP, even if the connection permits more. Requests beyond this
-/// limit are dropped as if lost on the wire.
-pub(crate) const PENDING_REPLIES: usize = 64;
+/// Maximum number of pending READ and atomic replies per QP. Requests beyond this limit are dropped as if lost on the
+/// wire. The limit is the largest value of `max_dest_rd_atomic`, so that only duplicates can exceed it. If a request
+/// that the connection permits were dropped, a peer with a retry count of 0 would fail.
+pub(crate) const PENDING_REPLIES: usize = u8::MAX as usize;
 
 /// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer triggers
 /// at most one more reply than [`PENDING_REPLIES`]. A malicious peer can prevent coalescing by alternating between
@@ -65,7 +66,7 @@ pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 /// Reply slots reserved for each QP.
 pub(crate) const KEPT_REPLIES: usize = 4;
 
-/// Additional reply slots shared by all QPs, enough for 2000 QPs to fill their queues.
+/// Additional reply slots shared by all QPs, enough for 500 QPs to fill their queues.
 pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 
 /// Flushing and deadline handling stop when this many events are queued. Without this limit, events would accumulate

@@ -490,13 +490,30 @@ fn disabled_remote_operation_is_rejected() {
 }
 
 #[test]
-fn reads_past_64_pending_replies_are_dropped() {
+fn all_permitted_reads_can_be_pending() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 255);
-    for psn in 0x100..0x100 + 1000 {
+    for psn in 0x100..0x100 + 255 {
         pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");
     }
-    assert_eq!(pair.frames(B).len(), 64 + 1, "replies and one sequence NAK");
-    assert_eq!(pair.snapshot(B).recv_psn, p(0x100 + 64));
+    assert_eq!(pair.snapshot(B).recv_psn, p(0x100 + 255));
+    assert_eq!(pair.frames(B).len(), 255);
+    assert_eq!(pair.b.engine.stats().drops.reply_overflow, 0);
+}
+
+#[test]
+fn duplicate_reads_past_255_pending_replies_are_dropped() {
+    let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 255);
+    let read = |pair: &mut Pair, psn| {
+        pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");
+    };
+    (0x100..0x100 + 200).for_each(|psn| read(&mut pair, psn));
+    assert_eq!(pair.frames(B).len(), 200);
+    (0x100 + 200..0x100 + 300).for_each(|psn| read(&mut pair, psn));
+    // The history has the last 255 READs.
+    (0x100 + 45..0x100 + 200).for_each(|psn| read(&mut pair, psn));
+    read(&mut pair, 0x100 + 300);
+    (0x100 + 46..0x100 + 200).for_each(|psn| read(&mut pair, psn));
+    assert_eq!(pair.frames(B).len(), 255);
 }
 
 #[test]
