@@ -22,6 +22,11 @@ impl PooledSlots {
         self.replies = (self.replies + after.replies).saturating_sub(before.replies);
     }
 
+    /// Returns the number of pooled slots in a request queue of the given capacity.
+    pub(crate) fn requests_of(capacity: usize) -> usize {
+        capacity.saturating_sub(limits::KEPT_REQUESTS)
+    }
+
     /// Returns whether the request pool is exhausted. If so, each QP can use only its reserved slots.
     pub(crate) fn no_requests_left(&self) -> bool {
         self.requests >= limits::POOLED_REQUESTS
@@ -52,12 +57,13 @@ impl<T> Default for SpareBuffers<T> {
 }
 
 impl<T> SpareBuffers<T> {
-    /// Appends a request to a QP's queue, growing it if it is full.
-    pub(crate) fn push_request(&mut self, queue: &mut VecDeque<T>, request: T, pooled: PooledSlots) {
+    /// Appends a request to a QP's queue. If the queue is full, grows it and adds its new slots to `pooled`.
+    pub(crate) fn push_request(&mut self, queue: &mut VecDeque<T>, request: T, pooled: &mut PooledSlots) {
         let len = queue.len();
         if len == queue.capacity() {
             let slots = len * pooled.growth_of_requests();
             self.grow(queue, slots.clamp(limits::KEPT_REQUESTS, limits::OUTSTANDING_REQUESTS).max(len + 1));
+            pooled.requests += PooledSlots::requests_of(queue.capacity()) - PooledSlots::requests_of(len);
         }
         queue.push_back(request);
     }
@@ -102,7 +108,7 @@ mod tests {
         let mut spares = SpareBuffers::default();
         let [mut first, mut second] = [(); 2].map(|()| VecDeque::new());
         let mut fill = |queue: &mut VecDeque<u32>| {
-            (0..40).for_each(|request| spares.push_request(queue, request, PooledSlots::default()));
+            (0..40).for_each(|request| spares.push_request(queue, request, &mut PooledSlots::default()));
             let buffer = queue.as_slices().0.as_ptr();
             assert!(queue.drain(..).eq(0..40));
             spares.shrink_if_empty(queue);

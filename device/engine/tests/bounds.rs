@@ -226,3 +226,24 @@ fn shared_request_pool_reserves_slots_for_each_qp() {
     frames(&mut engine, &mut host);
     assert_eq!(host.sends_fetched[7], 128);
 }
+
+/// A burst that exhausts the pool ends where calls with room for one frame would stop fetching requests.
+#[test]
+fn burst_ends_when_request_pool_is_exhausted() {
+    const QPS: u32 = 2000;
+    let [single, burst] = [1, 128].map(|frames| {
+        let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
+        host.sends_fetched = vec![0; QPS as usize];
+        for qpn in (0..QPS).map(Qpn::new) {
+            in_rts(&mut engine, &mut host, qpn);
+            engine.notify_send(Instant::ZERO, qpn, &mut host);
+        }
+        let (mut out, room) = (Vec::new(), Room { frames, bytes: usize::MAX });
+        while engine.poll_burst(Instant::ZERO, &mut host, &mut out, None, room).is_some() {
+            out.clear();
+        }
+        host.sends_fetched
+    });
+    let different = (0..QPS as usize).find(|&qpn| single[qpn] != burst[qpn]);
+    assert_eq!(different.map(|qpn| (qpn, single[qpn], burst[qpn])), None);
+}

@@ -44,7 +44,8 @@ pub(crate) struct Ctx<'a, H: Host> {
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) pkeys: &'a Pkeys,
-    /// Number of pooled slots allocated to all QPs at the start of the call.
+    /// Number of pooled slots allocated to all QPs, including request slots that the call itself has allocated. Slots
+    /// that the call releases are subtracted when it returns.
     pub(crate) pooled: PooledSlots,
     pub(crate) spares: &'a mut SpareBuffers<Request>,
     pub(crate) offloads: TxOffloads,

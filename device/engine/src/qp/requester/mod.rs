@@ -155,7 +155,7 @@ impl Requester {
     }
 
     pub(crate) fn pooled_slots(&self) -> usize {
-        self.queue.capacity().saturating_sub(limits::KEPT_REQUESTS)
+        PooledSlots::requests_of(self.queue.capacity())
     }
 
     /// Sets the next send PSN. Ignored while requests are outstanding.
@@ -300,7 +300,7 @@ impl Requester {
             is_probe: false,
             failure,
         };
-        ctx.spares.push_request(&mut self.queue, request, ctx.pooled);
+        ctx.spares.push_request(&mut self.queue, request, &mut ctx.pooled);
     }
 
     /// Resets the retry state after `packets` more packets have been acknowledged. The caller has already removed
