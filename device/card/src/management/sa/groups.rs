@@ -22,6 +22,13 @@ const MAX_GROUPS: usize = 4096;
 /// GID of the group that every IPoIB interface in the default partition joins first (RFC 4391, section 4).
 const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
+/// MGID in a request to create a group whose MGID the SA assigns (IBTA volume 1, section 15.2.5.17).
+const UNSPECIFIED: [u8; 16] = [0; 16];
+
+/// Upper 32 bits of assigned MGIDs: transient, with link-local scope (IBTA volume 1, section 4.1.1). Linux recognises
+/// assigned MGIDs by the signature A01Bh (`cma_set_mgid`), so that programs on other hosts can join the group.
+const ASSIGNED: u32 = 0xff12_a01b;
+
 /// First multicast LID (IBTA volume 1, section 4.1.3), which belongs to the broadcast group.
 const FIRST_MLID: u16 = 0xc000;
 const LAST_MLID: u16 = 0xfffe;
@@ -37,6 +44,8 @@ pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
     /// Defaults for the parameters that creators leave unspecified.
     defaults: McMemberRecord,
+    /// Number of MGIDs assigned so far.
+    assigned: u32,
 }
 
 impl Groups {
@@ -55,7 +64,7 @@ impl Groups {
             ..McMemberRecord::default()
         };
         let broadcast = McMemberRecord { mgid: BROADCAST, mlid: mlid(&BROADCAST), scope: 2, ..defaults };
-        Self { all: [(BROADCAST, broadcast)].into(), defaults }
+        Self { all: [(BROADCAST, broadcast)].into(), defaults, assigned: 0 }
     }
 
     pub(super) fn records(&self) -> Vec<Vec<u8>> {
@@ -68,7 +77,10 @@ impl Groups {
         context: &SaContext<'_>,
         request: &Request<'_>,
     ) -> Result<Answer, MadStatus> {
-        let wanted = member(context, request)?;
+        let mut wanted = member(context, request)?;
+        if wanted.mgid == UNSPECIFIED {
+            wanted.mgid = self.assign_mgid(context.port.guid());
+        }
         let group = match self.all.get(&wanted.mgid) {
             Some(group) => {
                 if !agrees(group, &wanted, request) {
@@ -111,6 +123,20 @@ impl Groups {
         Ok(Answer::Attribute(left.emit().to_vec()))
     }
 
+    /// Returns an unused MGID. It contains the GUID of the port, so that it differs from those
+    /// that other HCAs assign.
+    fn assign_mgid(&mut self, guid: u64) -> [u8; 16] {
+        loop {
+            self.assigned = self.assigned.wrapping_add(1);
+            let [prefix, number] = [ASSIGNED, self.assigned].map(u128::from);
+            let mgid = (prefix << 96 | u128::from(guid) << 32 | number).to_be_bytes();
+            // Bound: at most `MAX_GROUPS` MGIDs are in use.
+            if !self.all.contains_key(&mgid) {
+                return mgid;
+            }
+        }
+    }
+
     /// Creates a group with the parameters of its first member.
     fn create(&self, wanted: &McMemberRecord, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
         let has = |component| request.has(component);
@@ -144,7 +170,8 @@ fn member(context: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberReco
     }
     let wanted = McMemberRecord::parse(request.attribute());
     // A port may join only on its own behalf because every other port has its own SA.
-    if wanted.mgid[0] != 0xff || wanted.port_gid != gid(context.port.guid()) {
+    let is_valid = wanted.mgid[0] == 0xff || wanted.mgid == UNSPECIFIED;
+    if !is_valid || wanted.port_gid != gid(context.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }
     if wanted.join_state == 0 {

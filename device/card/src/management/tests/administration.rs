@@ -110,6 +110,31 @@ fn creator_sets_group_parameters() {
     assert_eq!(status(&found), 0x0300, "the group is deleted when its last member leaves");
 }
 
+/// IBTA volume 1, section 15.2.5.17: the SA assigns the MGID if the creator specifies none. rdma_cm leaves it
+/// unspecified if a program joins the wildcard address.
+#[test]
+fn group_without_mgid_is_assigned_one() {
+    let mut management = open(1);
+    let mgids = [1, 2].map(|_| {
+        let joined = answer(&mut management, sa(SET, GROUP, 0x1_0003, &group([0; 16], 1)));
+        assert_eq!(status(&joined), 0);
+        <[u8; 16]>::try_from(&joined[56..72]).unwrap()
+    });
+    assert!(mgids.iter().all(|mgid| mgid[..4] == [0xff, 0x12, 0xa0, 0x1b]), "{mgids:x?}");
+    assert_ne!(mgids[0], mgids[1]);
+    for mgid in mgids {
+        let rejoined = answer(&mut management, sa(SET, GROUP, 0x1_0003, &group(mgid, 8)));
+        assert_eq!((status(&rejoined), rejoined[56 + 48]), (0, 0x29));
+    }
+    let left = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group([0; 16], 1)));
+    assert_eq!(status(&left), 0x0200, "no group has MGID 0");
+    let mut other = open(2);
+    let mut record = group([0; 16], 1);
+    record[16..32].copy_from_slice(&GID_2);
+    let there = answer(&mut other, sa(SET, GROUP, 0x1_0003, &record));
+    assert!(!mgids.iter().any(|mgid| *mgid == there[56..72]));
+}
+
 #[test]
 fn invalid_joins_are_rejected() {
     let mut management = open(1);
