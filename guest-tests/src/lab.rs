@@ -134,6 +134,7 @@ impl Lab {
             root: options.root.clone(),
             added,
         };
+        options.check_files()?;
         let artifacts = Artifacts::obtain(&cache_dir()?, &overrides)?;
         // Check the modules now because the guest could report an error only after booting.
         if !options.modules.is_empty() {
@@ -425,7 +426,7 @@ impl Lab {
                 Command::new("cp").arg("-r").args([&source, &own]).status().context("cannot start cp")?;
             ensure!(copied.success(), "cannot copy {}", source.display());
             change(&own)?;
-            let mut make = ModuleBuild::obtain(&cache, &kernel)?.command(&own)?;
+            let mut make = ModuleBuild::command(&cache, &kernel, &own)?;
             let made = make.args(["-j2", "modules"]).output().context("cannot start make")?;
             ensure!(made.status.success(), "make failed: {}", String::from_utf8_lossy(&made.stderr));
             let files = fs::read_dir(&own)?.filter_map(|entry| Some(entry.ok()?.path()));

@@ -278,8 +278,8 @@ async fn qemu(arguments: Vec<OsString>) -> Result<ExitCode> {
 
 /// Replaces this process with make, as [`qemu`] does with QEMU. Returns only if make cannot be started.
 async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) -> Result<ExitCode> {
-    let obtain = move || ModuleBuild::obtain(&artifacts::cache_dir()?, &kernel);
-    let error = tokio::task::spawn_blocking(obtain).await??.command(&folder)?.args(arguments).exec();
+    let command = move || ModuleBuild::command(&artifacts::cache_dir()?, &kernel, &folder);
+    let error = tokio::task::spawn_blocking(command).await??.args(arguments).exec();
     Err(error).context("cannot start make")
 }
 

@@ -19,6 +19,18 @@ pub struct Module {
     pub object: Vec<u8>,
 }
 
+/// Reads a user-supplied module. Returns its object file and version string.
+///
+/// # Errors
+/// Fails if the file cannot be read or is not a module.
+pub fn read_with_version(file: &Path) -> Result<(Vec<u8>, String)> {
+    let object = read(file)?;
+    let Some(version) = modinfo(&object, "vermagic") else {
+        bail!("{} is not a kernel module: it has no vermagic string", file.display())
+    };
+    Ok((object, version))
+}
+
 /// Modules of one kernel, in loading order.
 #[derive(Debug)]
 pub struct ModuleList {
@@ -62,11 +74,10 @@ impl ModuleList {
     /// # Errors
     /// Fails if the file is not a module or if the version strings do not match.
     pub fn check_file(&self, file: &Path) -> Result<()> {
-        let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
-        else {
-            bail!("{} is not a kernel module: it has no vermagic string", file.display())
+        let (object, own) = read_with_version(file)?;
+        let Some(example) = self.files.values().min() else {
+            bail!("the guest kernel has no loadable modules, so {} cannot be checked", file.display())
         };
-        let object = read(file)?;
         let Some(kernel) = modinfo(&read(example)?, "vermagic") else { return Ok(()) };
         // If the kernel compares symbol checksums, it ignores the release in the version string.
         let has_checksums = object.windows(VERSIONS.len()).any(|window| window == VERSIONS);

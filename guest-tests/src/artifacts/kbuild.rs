@@ -39,12 +39,20 @@ pub struct ModuleBuild {
 }
 
 impl ModuleBuild {
-    /// Finds or fetches the tool chain for a kernel of this machine's architecture. Modules for a user-supplied kernel
-    /// are built with the host's compiler against the `build` directory next to that kernel's modules.
+    /// Returns the command that builds the modules in a directory for a kernel of this machine's architecture. The tool
+    /// chain is fetched if it is not cached. Modules for a user-supplied kernel are built with the host's compiler
+    /// against the `build` directory next to that kernel's modules.
     ///
     /// # Errors
-    /// Fails if the tool chain cannot be fetched or if the user's kernel has no build directory.
-    pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
+    /// Fails if the directory does not exist or has no makefile, if the tool chain cannot be fetched, or if the user's
+    /// kernel has no build directory.
+    pub fn command(cache: &Path, choice: &KernelChoice, folder: &Path) -> Result<Command> {
+        // Check the directory first, because the tool chain is a large download.
+        let folder = checked(folder)?;
+        Ok(Self::obtain(cache, choice)?.make(&folder))
+    }
+
+    fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = Kernel::obtain(cache, Arch::HOST, choice)?;
         let suite = match choice {
             KernelChoice::Stock { suite, .. } => *suite,
@@ -91,18 +99,7 @@ impl ModuleBuild {
         Ok(Self { make: root.join("usr/bin/make"), tree, programs: Some(root.join("usr/bin")) })
     }
 
-    /// Returns the command that builds the modules in a directory.
-    ///
-    /// # Errors
-    /// Fails if the directory does not exist or has no makefile.
-    pub fn command(&self, folder: &Path) -> Result<Command> {
-        let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
-        let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
-        ensure!(
-            has_rules,
-            "{} has no Makefile; create one with the line 'obj-m := NAME.o'",
-            folder.display()
-        );
+    fn make(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.make);
         command.arg("-C").arg(&self.tree).arg(format!("M={}", folder.display()));
         if let Some(programs) = &self.programs {
@@ -113,8 +110,16 @@ impl ModuleBuild {
             }
             command.env("PATH", path);
         }
-        Ok(command)
+        command
     }
+}
+
+/// Checks that a directory contains the rules to build a module, and returns its absolute path.
+fn checked(folder: &Path) -> Result<PathBuf> {
+    let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
+    let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
+    ensure!(has_rules, "{} has no Makefile; create one with the line 'obj-m := NAME.o'", folder.display());
+    Ok(folder)
 }
 
 fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
@@ -228,6 +233,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn missing_makefile_is_reported_before_download() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let error = ModuleBuild::command(&cache, &KernelChoice::default(), folder.path()).unwrap_err();
+        assert!(error.to_string().contains("has no Makefile"), "{error:#}");
+        assert!(!cache.exists());
+    }
+
+    #[test]
     fn program_wrappers_contain_final_paths() {
         let made = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str, mode| {
@@ -284,10 +298,10 @@ mod tests {
     fn missing_makefile_error_gives_instructions() {
         let build = ModuleBuild { make: "make".into(), tree: "/k".into(), programs: Some("/p".into()) };
         let folder = tempfile::tempdir().unwrap();
-        let refused = format!("{:#}", build.command(folder.path()).unwrap_err());
+        let refused = format!("{:#}", checked(folder.path()).unwrap_err());
         assert!(refused.contains("obj-m := NAME.o"), "{refused}");
         fs::write(folder.path().join("Makefile"), "obj-m := x.o\n").unwrap();
-        let command = build.command(folder.path()).unwrap();
+        let command = build.make(&checked(folder.path()).unwrap());
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         let folder = folder.path().canonicalize().unwrap();
         assert_eq!(words, ["-C", "/k", &format!("M={}", folder.display())]);

@@ -101,11 +101,13 @@ impl Artifacts {
     /// Fails if a part cannot be fetched or if an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
         let arch = overrides.arch.unwrap_or(Arch::HOST);
-        let qemu = match &overrides.qemu {
-            Some(program) => QemuProgram::own(program)?,
+        // Check the user's files before downloading anything.
+        let own = overrides.qemu.as_deref().map(QemuProgram::own).transpose()?;
+        let kernel = Kernel::obtain(cache, arch, &overrides.kernel)?;
+        let qemu = match own {
+            Some(qemu) => qemu,
             None => fetched_qemu(cache, arch)?,
         };
-        let kernel = Kernel::obtain(cache, arch, &overrides.kernel)?;
         let busybox = kernel::busybox(cache, arch, &overrides.kernel)?;
         for file in [&qemu.program, &kernel.image, &busybox].into_iter().chain(&overrides.root) {
             ensure!(file.is_file(), "{} does not exist", file.display());
@@ -330,6 +332,16 @@ mod tests {
         let refused = refusal("/bin/true");
         assert!(refused.starts_with("/bin/true is not QEMU"), "{refused}");
         assert!(refusal("/does/not/exist").starts_with("/does/not/exist does not exist"));
+    }
+
+    #[test]
+    fn missing_kernel_is_reported_before_download() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, missing) = (folder.path().join("cache"), folder.path().join("missing"));
+        let overrides = Overrides { kernel: KernelChoice::Path(missing.clone()), ..Overrides::default() };
+        let error = format!("{:#}", Artifacts::obtain(&cache, &overrides).unwrap_err());
+        assert!(error.starts_with(missing.to_str().unwrap()), "{error}");
+        assert!(!cache.exists());
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
+
 use crate::arch::Arch;
 use crate::artifacts::KernelChoice;
+use crate::modules;
 use crate::qemu::Accelerator;
 
 /// Help heading of the options for guest components.
@@ -57,6 +60,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// Checks the files that can be checked without the guests' kernel. Call this before downloading anything.
+    ///
+    /// # Errors
+    /// Fails if a module or the root file system does not exist, or if a module is not a kernel module.
+    pub fn check_files(&self) -> Result<()> {
+        self.modules.iter().try_for_each(|file| modules::read_with_version(file).map(drop))?;
+        if let Some(root) = &self.root {
+            ensure!(root.is_file(), "{} does not exist", root.display());
+        }
+        Ok(())
+    }
+
     /// Returns the given options that select programs, architecture, kernel, root file system and accelerator, in the
     /// form of command-line arguments.
     pub(super) fn given(&self) -> Vec<String> {
@@ -113,6 +128,20 @@ pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_and_invalid_files_are_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let (text, missing) = (folder.path().join("text.ko"), folder.path().join("missing"));
+        std::fs::write(&text, "text").unwrap();
+        let refusal = |options: Options| format!("{:#}", options.check_files().unwrap_err());
+        let module = |file: &PathBuf| Options { modules: vec![file.clone()], ..Options::default() };
+        assert!(refusal(module(&missing)).starts_with("cannot read "));
+        assert!(refusal(module(&text)).contains("is not a kernel module"));
+        let root = Options { root: Some(missing), ..Options::default() };
+        assert!(refusal(root).ends_with("missing does not exist"));
+        Options::default().check_files().unwrap();
+    }
 
     #[test]
     fn memory_size_defaults_to_mebibytes() {
