@@ -45,8 +45,8 @@ impl PooledSlots {
     }
 }
 
-/// Buffers that request queues have released, for the queues that grow or shrink next. Without them, each burst of
-/// messages would allocate and free memory.
+/// Buffers that request queues have released, for the queues that grow next. Without them, each burst of messages would
+/// allocate and free memory.
 #[derive(Debug)]
 pub(crate) struct SpareBuffers<T>(Vec<VecDeque<T>>);
 

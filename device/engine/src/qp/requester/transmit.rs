@@ -45,7 +45,8 @@ impl Requester {
     /// last one. The first frame of the burst, which is at offset `start` of `out`, has just been sent. Returns the
     /// size of the whole burst.
     ///
-    /// Makes the same checks as [`Requester::send_frame`], which handles a request that fails one of them.
+    /// Makes the same checks as [`Requester::send_frame`], which handles a request that fails one of them. Does not
+    /// update [`Request::is_probe`], which only matters after the first packet of a message.
     fn extend_burst<H: Host>(
         &mut self,
         core: &Core,
@@ -53,9 +54,8 @@ impl Requester {
         (out, start): (&mut Vec<u8>, usize),
         first: Emitted,
     ) -> Emitted {
-        let model = self.cursor.checked_sub(1).and_then(|last| self.queue.get(last));
-        let Some((model, len)) = model.and_then(|request| Some((self.only_packet(request)?.0, request.len)))
-        else {
+        let last = self.cursor.checked_sub(1).and_then(|index| self.queue.get(index));
+        let Some((model, len)) = last.and_then(|last| Some((self.only_packet(last)?.0, last.len))) else {
             return first;
         };
         if core.state != State::Rts || !core.has_resolved_peer() {
