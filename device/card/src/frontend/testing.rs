@@ -1,6 +1,8 @@
 //! A simulated guest for unit tests. Its memory is a memfd, and the test accesses registers as a driver does.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod extremes;
+
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -10,6 +12,8 @@ use engine::Instant;
 use protocol::ids::{Lid, MacAddr};
 use rustix::event::{EventfdFlags, eventfd};
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
+
+pub use self::extremes::Session;
 
 use super::Frontend;
 use crate::fabric::impair::{Rule, RuleEntry};
@@ -99,6 +103,8 @@ pub struct Guest<F: Frontend> {
     pages: Option<(BarRange, MmapRegion)>,
     /// Keeps the session's recording open.
     _record: Option<Recorder>,
+    /// Records or replaces writes while a [`Session`] is repeated.
+    tap: Option<extremes::Tap>,
 }
 
 impl<F: Frontend> Guest<F> {
@@ -110,7 +116,8 @@ impl<F: Frontend> Guest<F> {
         if let Some(record) = &record {
             hca.set_record_sink(record.sink());
         }
-        let mut guest = Self { hca, now: Instant::ZERO, vectors: Vec::new(), pages: None, _record: record };
+        let mut guest =
+            Self { hca, now: Instant::ZERO, vectors: Vec::new(), pages: None, _record: record, tap: None };
         guest.enable();
         guest.map_memory(0, MEMORY);
         guest
@@ -122,10 +129,12 @@ impl<F: Frontend> Guest<F> {
     }
 
     pub fn poke(&mut self, at: u64, bytes: &[u8]) {
-        self.hca.memory().poke(at, bytes);
+        let bytes = self.tap.as_mut().map_or(bytes.into(), |tap| tap.write(bytes));
+        self.hca.memory().poke(at, &bytes);
     }
 
     pub fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        self.tap.iter_mut().for_each(|tap| tap.read(at));
         let mut bytes = vec![0; len];
         self.hca.memory().look(at, &mut bytes);
         bytes
@@ -145,6 +154,7 @@ impl<F: Frontend> Guest<F> {
     }
 
     pub fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
+        let bytes = &*self.tap.as_mut().map_or(bytes.into(), |tap| tap.write(bytes));
         let is_mapped = |range: &BarRange| range.bar == bar && range.offsets.contains(&offset);
         if let Some((_, pages)) = self.pages.as_ref().filter(|(range, _)| is_mapped(range)) {
             let at = usize::try_from(offset).unwrap();
@@ -194,7 +204,8 @@ impl<F: Frontend> Guest<F> {
             let left = self.hca.drain();
             frames.extend(self.hca.outbound().iter().map(|(_, frame)| frame.to_vec()));
             self.hca.outbound().clear();
-            if !left.frames && !left.other {
+            let is_over = self.tap.as_mut().is_some_and(|tap| !tap.turn());
+            if is_over || !left.frames && !left.other {
                 return frames;
             }
         }
