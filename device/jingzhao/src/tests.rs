@@ -5,6 +5,7 @@ mod bringup;
 mod commands;
 mod contexts;
 mod ctxmgt;
+mod extremes;
 mod hgrnic;
 mod limits;
 mod registers;
