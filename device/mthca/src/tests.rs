@@ -4,6 +4,7 @@
 mod commands;
 mod datagrams;
 mod events;
+mod extremes;
 mod hostile;
 mod ignored;
 mod limits;

@@ -138,17 +138,23 @@ impl User {
             driver.ok(0xffa, &block(icm, ICM + icm, 0), 1);
         }
         let mut user = Self { driver, shared: 0, reaped: 0, sequence: 1 };
+        user.create_objects();
+        user
+    }
+
+    /// Creates the regions, the CQ and the SRQ.
+    pub(super) fn create_objects(&mut self) {
         for (slot, mtt, bus, flags) in [
             (0x20, 0x4000, CQ_BUFFER, Mpt::LOCAL),
             (0x21, 0x4040, QP_BUFFER, Mpt::READ_ONLY),
             (0x23, 0x4080, SRQ_BUFFER, Mpt::READ_ONLY),
         ] {
-            user.write_mtt(MTT_BUS + mtt, [bus]);
+            self.write_mtt(MTT_BUS + mtt, [bus]);
             let buffer = Mpt { flags, ..Mpt::buffer(slot, 0x1000, MTT + mtt) };
-            user.ok(0x00d, &buffer.bytes(), slot);
+            self.ok(0x00d, &buffer.bytes(), slot);
         }
         let pages: Vec<u64> = (0..4).map(|page| 0x500_3000 - page * 0x1000).collect();
-        user.write_mtt(MTT_BUS + 0x40c0, pages);
+        self.write_mtt(MTT_BUS + 0x40c0, pages);
         let data = Mpt {
             flags: Mpt::REMOTE,
             log_pages: 0,
@@ -158,11 +164,19 @@ impl User {
             len: DATA_LEN,
             mtt: MTT + 0x40c0,
         };
-        user.ok(0x00d, &data.bytes(), DATA_KEY);
-        user.poke(CQ_BUFFER, &[0x80; 32 * CQ_ENTRIES as usize]);
-        user.ok(0x016, &cq_context(), CQN);
-        user.ok(0x035, &srq_context(), SRQN);
-        user
+        self.ok(0x00d, &data.bytes(), DATA_KEY);
+        self.poke(CQ_BUFFER, &[0x80; 32 * CQ_ENTRIES as usize]);
+        self.ok(0x016, &cq_context(), CQN);
+        self.ok(0x035, &srq_context(), SRQN);
+    }
+
+    /// Destroys the objects created by [`User::create_objects`].
+    pub(super) fn destroy_objects(&mut self) {
+        self.ok(0x017, &[], CQN);
+        self.ok(0x036, &[], SRQN);
+        for slot in 0x20..=0x23 {
+            self.ok(0x100f, &[], slot);
+        }
     }
 
     pub(super) fn pair(kind: u8) -> (Self, Self) {
