@@ -1,7 +1,7 @@
 //! Tests the device with a driver that writes random commands, mailboxes and doorbells. The device must complete every
 //! command and stay usable.
 
-mod ethernet;
+pub(super) mod ethernet;
 
 use drivers::mlx5::Layout;
 

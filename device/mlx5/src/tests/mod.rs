@@ -3,6 +3,7 @@
 mod counters;
 mod doorbells;
 mod ethernet_port;
+mod extremes;
 mod flow;
 mod golden;
 mod hostile;

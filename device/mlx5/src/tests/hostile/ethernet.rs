@@ -20,19 +20,19 @@ use protocol::ids::{FlowGroupId, FlowTableId, Rqn, Rqtn, Sqn, Tirn, Tisn, Transp
 use super::*;
 use crate::steering::tests::frames::{C_TAG, OWN, arp, tcp4, udp6};
 
-const SQ: u64 = 0x60_0000;
-const RQ: u64 = 0x61_0000;
-const SQN: Sqn = Sqn::new(0x4000);
+pub(in super::super) const SQ: u64 = 0x60_0000;
+pub(in super::super) const RQ: u64 = 0x61_0000;
+pub(in super::super) const SQN: Sqn = Sqn::new(0x4000);
 const RQN: Rqn = Rqn::new(0x4001);
 const TABLE: FlowTableId = FlowTableId::new(1);
 const GROUP: FlowGroupId = FlowGroupId::new(1);
 const TIRN: Tirn = Tirn::new(1);
 const RQTN: Rqtn = Rqtn::new(1);
 /// The first `CREATING` commands returned by [`usual`] create objects. The rest use or destroy them.
-const CREATING: usize = 14;
+pub(in super::super) const CREATING: usize = 14;
 
 /// Returns the inputs of valid commands, in an order in which all of them succeed.
-fn usual() -> Vec<Vec<u8>> {
+pub(in super::super) fn usual() -> Vec<Vec<u8>> {
     let domain = TransportDomain::new(1);
     let queue = WorkQueue {
         kind: 1,
@@ -120,7 +120,7 @@ fn usual() -> Vec<Vec<u8>> {
     commands.iter().map(|command| command.emit(0)).collect()
 }
 
-fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
+pub(in super::super) fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
     let mut driver = initialised_with_ethernet();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, 0x40_0000);

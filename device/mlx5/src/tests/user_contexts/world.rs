@@ -40,7 +40,7 @@ const UMEM_PAGES: u64 = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct World {
-    pub(super) user: UserId,
+    pub(in super::super) user: UserId,
     pub(super) eqn: Eqn,
     pub(super) umem: UmemId,
     /// UMEM that holds doorbell records. Initially the same as `umem`.
@@ -301,7 +301,7 @@ fn table_context(level: u8, miss: Option<FlowTableId>) -> FlowTableContext {
 }
 
 /// Returns all commands that change, query or destroy an object of a world.
-pub(super) fn targets(world: &World) -> Vec<Vec<u8>> {
+pub(in super::super) fn targets(world: &World) -> Vec<Vec<u8>> {
     let World { table, group, qpn, .. } = *world;
     let (cq, qp, mkey) = (CqNumber { cqn: world.cqn }, QpNumber { qpn }, MkeyNumber { index: world.index });
     let (rmp, rq, sq) =
