@@ -74,7 +74,15 @@ impl Nic {
     }
 
     /// Adds a VSI and queues to a driver that has already set up the admin queue.
-    pub(super) fn with(mut driver: Driver) -> Self {
+    pub(super) fn with(driver: Driver) -> Self {
+        let mut nic = Self { driver, vsi: 0, next: 0 };
+        nic.set_up();
+        nic
+    }
+
+    /// Adds a VSI and queues.
+    pub(super) fn set_up(&mut self) {
+        let driver = &mut self.driver;
         let context = VsiContext {
             switch: SwitchSection { lan: true, allow_loopback: true, ..SwitchSection::default() },
             vlan: VlanSection { transmit: 3, ..VlanSection::default() },
@@ -101,9 +109,8 @@ impl Nic {
             parameters[0] = 1;
             driver.succeed(&AdminCommand::with_input(Opcode::AddRules, parameters, &rule));
         }
-        let mut nic = Self { driver, vsi, next: 0 };
-        nic.open();
-        nic
+        self.vsi = vsi;
+        self.open();
     }
 
     /// Enables the queues, as a driver does when its interface is brought up.
@@ -252,13 +259,13 @@ fn frames_received_in_one_turn_share_interrupt() {
 }
 
 /// Returns a TCP/IPv4 frame with headers of 14 + 20 + 20 bytes.
-fn tcp_frame(payload_len: usize) -> Vec<u8> {
+pub(super) fn tcp_frame(payload_len: usize) -> Vec<u8> {
     let ip = [0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let tcp = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0];
     [&PEER[..], &MAC.0, &[8, 0], &ip, &tcp, &pattern(payload_len, 9)].concat()
 }
 /// Descriptor fields that match the headers of [`tcp_frame`].
-const TCP_HEADERS: u64 = 7 << 16 | 5 << 23 | 5 << 30 | 0x160 << 4;
+pub(super) const TCP_HEADERS: u64 = 7 << 16 | 5 << 23 | 5 << 30 | 0x160 << 4;
 
 #[test]
 fn tso_emits_one_frame_per_segment() {

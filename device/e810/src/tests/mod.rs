@@ -2,6 +2,7 @@
 
 mod admin;
 mod completions;
+mod extremes;
 mod interrupts;
 mod lan;
 mod limits;

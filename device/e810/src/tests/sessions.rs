@@ -13,11 +13,14 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 
-const RESET: &str = "reset";
+pub(super) const RESET: &str = "reset";
 
-struct Line<'a> {
+/// A probe with a package and flow director, and an unload.
+pub(super) const WITH_PACKAGE: &str = include_str!("sessions/probe-synth-fd.txt");
+
+pub(super) struct Line<'a> {
     text: &'a str,
-    command: AdminCommand,
+    pub(super) command: AdminCommand,
     reply: AdminReply,
 }
 
@@ -28,7 +31,7 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-fn parse(text: &str) -> Line<'_> {
+pub(super) fn parse(text: &str) -> Line<'_> {
     let mut fields = text.split(' ');
     let mut next = || fields.next().expect("each command has all fields");
     let opcode = u16::from_str_radix(next(), 16).unwrap();
@@ -216,5 +219,5 @@ fn session_without_package_matches_recording() {
 
 #[test]
 fn session_with_package_matches_recording() {
-    replay(include_str!("sessions/probe-synth-fd.txt"));
+    replay(WITH_PACKAGE);
 }

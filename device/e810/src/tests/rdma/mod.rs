@@ -3,6 +3,7 @@
 
 mod addresses;
 mod errors;
+mod extremes;
 mod hostile;
 mod keys;
 mod limits;
