@@ -261,7 +261,7 @@ impl TryFrom<ConfigFile> for Config {
 pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
     let mut numbers = HashMap::new();
     let mut macs = HashMap::new();
-    // By port.
+    // The UDP addresses in use, indexed by port.
     let mut binds: HashMap<u16, Vec<(SocketAddr, &str)>> = HashMap::new();
     for (name, device) in devices {
         let key = |part| format!("{name}.{part}");

@@ -1,4 +1,4 @@
-//! Reads a JSON object. Rejects duplicate keys, of which `serde_json` would keep only the last.
+//! Reads a JSON object. Rejects duplicate keys, because `serde_json` would silently keep only the last value.
 
 use std::fmt;
 

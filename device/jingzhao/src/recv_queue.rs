@@ -146,7 +146,7 @@ impl RecvQueue {
     }
 
     /// Derives the maximum list length from the next slot, if its valid bit is set. Called at the transition to RTR,
-    /// because receives posted earlier are complete. The queue must have a slot, because the slot size of an empty queue
+    /// because receives posted earlier are complete. The queue must have slots. Without any, its slot size
     /// is not checked.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);

@@ -127,8 +127,7 @@ impl QueueBuffer {
         }
     }
 
-    /// Returns the address of a range that lies in one page of the queue, as almost all entries do. Returns `None` for
-    /// an empty range and for any other range.
+    /// Returns the address of a range if it is not empty and lies in one page of the queue, as almost all entries do.
     #[inline]
     fn in_one_page(&self, offset: u64, len: usize) -> Option<Iova> {
         let (iova, room) = self.locate(offset).ok()?;

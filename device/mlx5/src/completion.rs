@@ -154,7 +154,8 @@ impl Resources {
                 if first {
                     self.fail_cq(cx, cqn, fault);
                 }
-                // The context of an XRC target does not contain the CQ of the SRQ.
+                // An XRC target is not among the QPs that `fail_cq` moves to ERR, because its context does not contain
+                // the CQ of the SRQ.
                 self.netdev.fail_queue(qpn.get());
                 self.fail_qp(cx, qpn);
             }

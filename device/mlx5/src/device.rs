@@ -146,7 +146,7 @@ impl Mlx5 {
         }
     }
 
-    /// Executes pending commands in order, until the commands of this turn exceed [`COMMAND_BYTES_PER_TURN`].
+    /// Executes pending commands in order, until the long commands of this turn reach [`COMMAND_BYTES_PER_TURN`].
     fn execute_pending(&mut self, cx: &mut Context<'_>) {
         while self.command_bytes < COMMAND_BYTES_PER_TURN
             && let Some(slot) = self.pending.take_next()

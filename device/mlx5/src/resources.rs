@@ -14,7 +14,7 @@
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
 //! | reference to an object | 50 B | 2^18 | 13 MiB |
 //! | multicast group | 250 B | 2^13 | 2 MiB |
-//! | member of a multicast group | 40 B | 2^19 | 18 MiB |
+//! | member of a multicast group | 40 B | 56 · 2^13 | 18 MiB |
 //! | flow table entry | 340 B | 2^20 | 340 MiB |
 //! | destination of a flow table entry | 12 B | 2^21 | 24 MiB |
 //! | flow group | 250 B | 2^13 | 2 MiB |

@@ -19,7 +19,7 @@ where
     from.deserialize_map(Choice(PhantomData))
 }
 
-/// Returns the keys in the schema of such an enum.
+/// Returns the keys in the schema of an enum whose variants are represented as objects with one key.
 pub(crate) fn keys_of(schema: &Schema) -> Vec<String> {
     let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     let keys = |variant: &Value| {
@@ -80,7 +80,7 @@ mod tests {
     use super::super::tests::{check, device};
 
     #[test]
-    fn setting_without_exactly_one_key_is_described() {
+    fn wrong_number_of_keys_lists_valid_keys() {
         const FRONTENDS: &str = r#"expected an object {"KEY": {...}} where KEY is one of `jingzhao`, `mthca`, `e810`, `connectx`"#;
         const FABRICS: &str =
             r#"expected an object {"KEY": {...}} where KEY is one of `udp`, `local`, `ring`, `tap`"#;

@@ -143,7 +143,7 @@ pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
-/// Returns whether the kernel rejects two sockets with these addresses.
+/// Returns whether the kernel can reject a socket with one of these addresses while another socket uses the other.
 pub(super) fn binds_overlap(a: SocketAddr, b: SocketAddr) -> bool {
     // ip(7): a socket bound to the unspecified address uses its port on all addresses.
     a.port() == b.port() && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())

@@ -267,7 +267,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             let page = find(device)?.handle.call(|answer| Call::List(table, from, answer)).await?;
             if text { Response::Text((&page).into()) } else { Response::Page((&page).into()) }
         }
-        // `Qpn::new` ignores the upper bits, so that another QP would be explained.
+        // `Qpn::new` ignores the upper bits, so the response would describe another QP.
         Request::Explain { qpn, .. } if qpn > MAX_QPN => return Err(RequestError::Qpn(qpn)),
         Request::Explain { device, qpn } => {
             let handle = &find(device)?.handle;

@@ -414,7 +414,7 @@ fn connectx_ethernet(page: &mut Page) {
     );
     let queues = power((netdev::LAST_WORK_QUEUE - mlx5::limits::first::WORK_QUEUE + 1).into());
     page.row("send and receive queues (SQs and RQs)", &queues, FIXED, "", UNKNOWN, LIM_ERR);
-    let reserved = "queue pairs that the device reserves for SQs and RQs, if `max_qps` exceeds 2^14";
+    let reserved = "queue pair numbers that the device reserves for SQs and RQs, if `max_qps` exceeds 2^14";
     page.row(reserved, queues, FIXED, "", UNKNOWN, LIM_ERR);
     page.log("blocks of an SQ, entries of an RQ", netdev::LOG_MAX_WORK_QUEUE, UNKNOWN, LIM_ERR);
     page.row("transmit objects (TISs)", netdev::MAX_TISS, FIXED, "", UNKNOWN, LIM_ERR);

@@ -21,7 +21,7 @@ pub(crate) use guest::Guest;
 #[allow(dead_code, reason = "not every test waits")]
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Reason for [`skip`] in tests of what only Landlock restricts.
+/// Reason to pass to [`skip`] if a test needs Landlock and the host does not support it.
 #[allow(dead_code, reason = "not every test needs Landlock")]
 pub(crate) const NO_LANDLOCK: &str = "landlock: this host does not support it";
 

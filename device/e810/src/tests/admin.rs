@@ -252,7 +252,7 @@ fn written_mac_persists_until_reset() {
     assert_eq!(
         read(&mut driver).buffer,
         [0, 0, 0x22, 0x22, 0x33, 0x44, 0x55, 0x66],
-        "written after the reset"
+        "a MAC written after the reset is not replaced"
     );
     driver.bus.hca.reset();
     assert_eq!(driver.bus.hca.mac(), MAC, "a device reset also restores the MAC address");

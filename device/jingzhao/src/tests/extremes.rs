@@ -97,7 +97,7 @@ fn ud() -> Qpc {
     Qpc { service: ServiceType::Ud.code(), ..qpc() }
 }
 
-fn datagram(machine: &mut Machine) {
+fn send_datagram(machine: &mut Machine) {
     let mut address = [0; 48];
     address[6] = 1;
     address[0x20] = 5;
@@ -221,7 +221,7 @@ fn send_only_qp_with_extreme_value_leaves_device_working() {
 fn ud_qp_with_extreme_value_leaves_device_working() {
     let act = |machine: &mut Machine| {
         machine.connect(QPN, &ud());
-        datagram(machine);
+        send_datagram(machine);
         use_qp(machine);
     };
     repeat(with_queues, act, 11);

@@ -400,7 +400,7 @@ fn page_size_code_is_not_reported() {
 /// Section 3.11: a CQ with more entries than QUERY_DEV_LIM reports is rejected. The size field is a whole byte, and the
 /// driver's region of all memory (J-26) contains a buffer of any size.
 #[test]
-fn cq_of_any_size_is_rejected_in_strict_mode() {
+fn oversized_cq_is_rejected_in_strict_mode() {
     let mut machine = machine();
     let memory = Mpt { length: u64::MAX, ..mpt(6, 0, MptFlags::LOCAL_WRITE) };
     machine.ok(Op::Sw2HwMpt, 0, 6, &memory.emit());

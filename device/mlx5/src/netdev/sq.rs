@@ -72,7 +72,7 @@ pub struct Sq {
     state: WorkQueueState,
     buffer: QueueBuffer,
     queue: SendQueue,
-    /// The LSO in progress. In the error state, it is a WQE to flush.
+    /// The LSO in progress. In the error state, its WQE has yet to be flushed.
     lso: Option<Lso>,
     pub(super) is_scheduled: bool,
     pub counters: QueueCounters,
@@ -348,7 +348,7 @@ impl Sq {
             return Ok(Executed::Frame);
         };
         let payload_len = u32::try_from(data.total_len()).ok().filter(|len| *len <= MAX_LSO_PAYLOAD);
-        // A WQE with a VLAN tag to insert has no inline header, so its LSO fails and no tag is lost here.
+        // No tag is lost here: a WQE that inserts a VLAN tag has no inline header, and an LSO without headers fails.
         let segments = offload::segments(header.to_vec(), mss, payload_len.ok_or(MALFORMED)?, env.max_frame);
         let segments = match segments {
             Ok(segments) => segments,

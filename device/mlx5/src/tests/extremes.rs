@@ -35,7 +35,7 @@ fn transfer(driver: &mut Driver) {
 }
 
 /// Sends a message, which must complete.
-fn message(user: &mut User) {
+fn send_message(user: &mut User) {
     user.post_recv(0x100, 64);
     user.post_recv(0x200, 64);
     user.arm(false);
@@ -60,7 +60,7 @@ fn end_qp(user: &mut User) {
 
 fn check(driver: &mut Driver) {
     driver.interface.user = 0;
-    // The extreme value may have been in the command queue, whose address this restores.
+    // The extreme value may have changed the address of the command queue. Write it again.
     driver.start();
     driver.ok(&Command::EnableHca(Function { function: 0 }));
     driver.ok(&Command::InitHca(InitHca::default()));
@@ -87,7 +87,7 @@ fn with_eq() -> Driver {
     driver
 }
 
-/// Commands that create an object of each kind.
+/// Executes commands that create an object of each kind.
 #[test]
 fn create_command_with_extreme_value_leaves_device_working() {
     let act = |driver: &mut Driver| {
@@ -96,7 +96,7 @@ fn create_command_with_extreme_value_leaves_device_working() {
     repeat_driver(with_eq, act, 97);
 }
 
-/// Commands that change, query or destroy an object of each kind.
+/// Executes commands that change, query or destroy an object of each kind.
 #[test]
 fn command_with_extreme_value_leaves_device_working() {
     let open = || {
@@ -124,7 +124,7 @@ fn netdev_command_with_extreme_value_leaves_device_working() {
         for command in create {
             assert_eq!(driver.execute(command, 16)[..8], [0; 8]);
         }
-        frames(driver);
+        exchange_frames(driver);
         rest.iter().for_each(|command| {
             driver.execute(command, 16);
         });
@@ -133,7 +133,7 @@ fn netdev_command_with_extreme_value_leaves_device_working() {
 }
 
 /// Sends a frame and receives two.
-fn frames(driver: &mut Driver) {
+fn exchange_frames(driver: &mut Driver) {
     let mut wqe = [0; 64];
     wqe[..16].copy_from_slice(&[0, 0, 0, 0x0a, 0, 0x40, 0, 3, 0, 0, 0, 8, 0, 0, 0, 0]);
     wqe[28..30].copy_from_slice(&[0, 18]);
@@ -151,7 +151,7 @@ fn frames(driver: &mut Driver) {
 
 #[test]
 fn netdev_wqe_with_extreme_value_leaves_device_working() {
-    repeat_driver(|| populated_ethernet(&usual()), frames, 1);
+    repeat_driver(|| populated_ethernet(&usual()), exchange_frames, 1);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn qp_command_with_extreme_value_leaves_device_working() {
     let act = |user: &mut User| {
         let context = user.context(Service::Rc);
         user.connect(&context, 1);
-        message(user);
+        send_message(user);
         end_qp(user);
     };
     repeat(|| User::new(1), act, 97);
@@ -188,7 +188,7 @@ fn srq_command_with_extreme_value_leaves_device_working() {
 #[test]
 fn wqe_with_extreme_value_leaves_device_working() {
     let act = |user: &mut User| {
-        message(user);
+        send_message(user);
         let (data, remote) = (user.data(0, 8), user.remote(0x800));
         user.post(&request(WqeOpcode::Write, Operation::Write(remote), data));
         user.post(&request(WqeOpcode::Read, Operation::Read(remote), data));

@@ -84,9 +84,9 @@ fn long_commands_execute_in_several_turns() {
     assert_eq!(driver.output(20, 16), [0; 16]);
 }
 
-/// A driver that writes the command queue address or requests a reset has given up its earlier commands.
+/// A driver that writes the command queue address no longer waits for its earlier commands.
 #[test]
-fn restart_drops_commands_that_have_not_begun() {
+fn restart_drops_pending_commands() {
     let mut driver = enabled();
     let long = [&driver::bare(Opcode::Nop.code())[..], &vec![0; 4 << 20]].concat();
     driver.post(0, &long, 16);

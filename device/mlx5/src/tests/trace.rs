@@ -41,7 +41,7 @@ fn trace_shows_names_and_fields_of_registers() {
     assert!(starting(&records, "write UAR[16].send[0.1]+0x0 ").contains(" qpn=0x82"), "{records:?}");
 }
 
-/// The page list of a large key has megabytes.
+/// The page list of a large key can be megabytes long.
 #[test]
 fn long_field_is_truncated_in_trace() {
     let mut driver = initialised();

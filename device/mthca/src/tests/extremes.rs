@@ -34,7 +34,7 @@ fn transfer(user: &mut User) {
 }
 
 /// Sends a message, which must complete.
-fn message(user: &mut User, wqe: &SendWqe) {
+fn send_message(user: &mut User, wqe: &SendWqe) {
     user.post_recv(0x100, 128);
     user.post_recv(0x200, 128);
     user.arm(2);
@@ -73,7 +73,7 @@ fn repeat(open: fn() -> User, act: fn(&mut User), step: usize) {
     assert!(count > 300, "only {count} sessions");
 }
 
-/// INIT_HCA, MAP_ICM and the contexts of the driver's regions and EQs.
+/// Executes INIT_HCA and MAP_ICM, and creates the driver's regions and EQs.
 #[test]
 fn bring_up_with_extreme_value_leaves_device_working() {
     let act = |driver: &mut Driver| {
@@ -119,7 +119,7 @@ fn context_with_extreme_value_leaves_device_working() {
 fn qp_context_with_extreme_value_leaves_device_working() {
     let act = |user: &mut User| {
         user.connect(&qpc(RC, 1));
-        message(user, &send(0, 64));
+        send_message(user, &send(0, 64));
         end_qp(user, &qpc(RC, 1));
     };
     repeat(opened, act, 11);
@@ -129,7 +129,7 @@ fn qp_context_with_extreme_value_leaves_device_working() {
 fn uc_qp_context_with_extreme_value_leaves_device_working() {
     let act = |user: &mut User| {
         user.connect(&qpc(UC, 1));
-        message(user, &send(0, 64));
+        send_message(user, &send(0, 64));
         end_qp(user, &qpc(UC, 1));
     };
     repeat(opened, act, 23);
@@ -142,7 +142,7 @@ fn ud_qp_context_with_extreme_value_leaves_device_working() {
         let members = [&[0; 16][..], &GROUP, &(1 << 31 | QPN).to_be_bytes(), &[0; 28]].concat();
         user.ok(0x026, &members, 0);
         user.ok(0x027, &GROUP, 0);
-        message(user, &datagram());
+        send_message(user, &datagram());
         end_qp(user, &qpc(UD, 1));
     };
     repeat(opened, act, 23);
@@ -151,9 +151,9 @@ fn ud_qp_context_with_extreme_value_leaves_device_working() {
 #[test]
 fn wqe_with_extreme_value_leaves_device_working() {
     let act = |user: &mut User| {
-        message(user, &send(0, 64));
+        send_message(user, &send(0, 64));
         let inline = SendWqe { data: WqeData::Inline(smallvec::SmallVec::from_elem(7, 40)), ..send(0, 0) };
-        message(user, &inline);
+        send_message(user, &inline);
         user.post(&request(Operation::Write { remote: remote(0x800), imm: None }, 0x10, 100));
         user.post(&request(Operation::Read { remote: remote(0x800) }, 0x10, 100));
         transfer(user);

@@ -69,7 +69,7 @@ fn send(driver: &mut Driver) {
 }
 
 /// Executes an operation given as words, each with its offset.
-fn words(driver: &mut Driver, words: &[(usize, u64)]) {
+fn perform_words(driver: &mut Driver, words: &[(usize, u64)]) {
     let mut wqe = [0; WQE_LEN];
     for (offset, word) in words {
         wqe[*offset..*offset + 8].copy_from_slice(&word.to_le_bytes());
@@ -83,12 +83,15 @@ fn header(opcode: u64, number: u64) -> (usize, u64) {
 
 /// Flushes, suspends and destroys the queue pair.
 fn end_qp(driver: &mut Driver) {
-    words(driver, &[header(0x29, QPN.get().into())]);
-    words(driver, &[header(0x2a, QPN.get().into())]);
+    perform_words(driver, &[header(0x29, QPN.get().into())]);
+    perform_words(driver, &[header(0x2a, QPN.get().into())]);
     let flush = 0b11 << 59;
-    words(driver, &[(8, 0x1234), (16, 0x0001_0001_0001_0001), (24, 1 << 63 | flush | 0x22 << 32 | 3)]);
+    perform_words(
+        driver,
+        &[(8, 0x1234), (16, 0x0001_0001_0001_0001), (24, 1 << 63 | flush | 0x22 << 32 | 3)],
+    );
     driver.bus.settle();
-    words(driver, &[header(0x02, QPN.get().into())]);
+    perform_words(driver, &[header(0x02, QPN.get().into())]);
 }
 
 #[track_caller]
@@ -128,7 +131,7 @@ fn ud_qp_context_with_extreme_value_leaves_device_working() {
     repeat(prepared, act, 89);
 }
 
-/// Completion queues, regions, address handles and groups.
+/// Executes operations on completion queues, regions, address handles and groups.
 #[test]
 fn operation_with_extreme_value_leaves_device_working() {
     let act = |driver: &mut Driver| {
@@ -151,7 +154,7 @@ fn operation_with_extreme_value_leaves_device_working() {
             ..RegisterMr::default()
         };
         driver.perform_well(&Operation::RegisterMr(paged));
-        words(driver, &[(8, 6 << 46 | 0x1_0000), (16, 8 << 8), (24, 1 << 63 | 1 << 42 | 0x09 << 32)]);
+        perform_words(driver, &[(8, 6 << 46 | 0x1_0000), (16, 8 << 8), (24, 1 << 63 | 1 << 42 | 0x09 << 32)]);
         driver.set_neighbour(3, mac(1));
         let second = AddressHandleCommand { index: AhIndex::new(2), arp: ArpIndex::new(3), ..handle() };
         driver.perform_well(&Operation::CreateAddressHandle(second));
@@ -168,30 +171,33 @@ fn operation_with_extreme_value_leaves_device_working() {
         for cqn in [8, 9, 8, 9].map(Cqn::new) {
             assert!(driver.poll_cq(cqn).is_some());
         }
-        words(driver, &[(16, 7 << 8), (8, 6 << 46), header(0x0d, 0)]);
-        words(driver, &[header(0x1e, 2)]);
+        perform_words(driver, &[(16, 7 << 8), (8, 6 << 46), header(0x0d, 0)]);
+        perform_words(driver, &[header(0x1e, 2)]);
     };
     repeat(prepared, act, 61);
 }
 
-/// Context memory, event queues, statistics and scheduler nodes.
+/// Executes operations on context memory, event queues, statistics and scheduler nodes.
 #[test]
 fn control_operation_with_extreme_value_leaves_device_working() {
     let act = |driver: &mut Driver| {
         let buffer = (32, RDMA_BUFFER);
-        words(driver, &[buffer, header(0x12, 0x100)]);
-        words(driver, &[buffer, header(0x20, 0xb0)]);
-        words(driver, &[buffer, header(0x2e, 0)]);
-        words(driver, &[(16, 64), (32, 0x48_0000), header(0x16, 1)]);
-        words(driver, &[header(0x18, 1)]);
-        words(driver, &[(16, 0x10), (24, 1 << 63 | 0x2c << 32 | 2 << 16 | 2)]);
+        perform_words(driver, &[buffer, header(0x12, 0x100)]);
+        perform_words(driver, &[buffer, header(0x20, 0xb0)]);
+        perform_words(driver, &[buffer, header(0x2e, 0)]);
+        perform_words(driver, &[(16, 64), (32, 0x48_0000), header(0x16, 1)]);
+        perform_words(driver, &[header(0x18, 1)]);
+        perform_words(driver, &[(16, 0x10), (24, 1 << 63 | 0x2c << 32 | 2 << 16 | 2)]);
         // Replace a segment descriptor.
-        words(driver, &[(0, 0x8000_8020), (8, 0x60_0000 | 3 << 2 | 1), (16, RDMA_BUFFER), header(0x1f, 0)]);
+        perform_words(
+            driver,
+            &[(0, 0x8000_8020), (8, 0x60_0000 | 3 << 2 | 1), (16, RDMA_BUFFER), header(0x1f, 0)],
+        );
         driver.commit_fpm();
         driver.create_cq(Cqn::new(8), 16);
         start(driver, QPN, QpKind::Rc, &own_context());
         send(driver);
-        words(driver, &[header(0x1b, 0)]);
+        perform_words(driver, &[header(0x1b, 0)]);
     };
     repeat(prepared, act, 37);
 }

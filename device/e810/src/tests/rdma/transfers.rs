@@ -162,8 +162,8 @@ fn send_is_retried_after_rnr_nak() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Section 5.6: without bit 3 in the capabilities of "set PHY config", the link is off. `ice` sends this when the
-/// interface goes down if `link-down-on-close` is set.
+/// Section 5.6: without bit 3 in the capabilities of "set PHY config", the link is off. If `link-down-on-close` is set,
+/// `ice` clears this bit when the interface goes down.
 #[test]
 fn link_disabled_by_driver_carries_no_packets() {
     let configure = |abilities: u8| {

@@ -405,7 +405,7 @@ fn doorbell_for_unknown_queue_polls_sq_record() {
     assert_eq!(net.driver.frames().len(), 0);
 }
 
-/// Section 16.1: with trapped and with mapped doorbells.
+/// Section 16.1: without "flush in error", WQEs do not complete in the error state.
 #[test]
 fn sq_without_flush_in_error_completes_nothing() {
     for bench in [Bench::new(), Bench::mapped()] {
