@@ -520,7 +520,7 @@ impl<F: Frontend> Hca<F> {
     /// from an earlier input. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
-            // Matched by reference, since moving the event out of the option would copy it.
+            // Match by reference, since moving the event out of the `Option` would copy it.
             let event = self.engine.poll_event();
             let Some(event) = &event else { return false };
             if let Event::Completion(completion @ Completion { result: Err(_), .. }) = event {

@@ -44,7 +44,7 @@ pub struct Layout {
 
 impl Layout {
     /// A layout with mailboxes large enough for the longest outputs. All mailboxes are below 160 MiB. A longer input
-    /// extends into the mailboxes that follow, which no other command may use meanwhile.
+    /// extends into the mailboxes that follow, which no other command may use at the same time.
     pub const LARGE: Self =
         Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_OUTPUT / BLOCK_DATA) as u64 };
 

@@ -27,7 +27,7 @@ const COUNTERS: [u8; 256] = {
     let mut counters = [0; 256];
     let mut byte = 0;
     while byte < counters.len() {
-        // Both casts are lossless, since there are at most 256 counters.
+        // Both casts are lossless, since there are 256 opcode bytes and at most 256 counters.
         #[allow(clippy::cast_possible_truncation, reason = "as above")]
         {
             counters[byte] = field(byte as u8) as u8;

@@ -40,7 +40,7 @@ impl Default for Config {
 pub struct Transmit {
     /// Number of frames appended to the caller's buffer.
     pub frames: u32,
-    /// Length of each frame in bytes.
+    /// Number of bytes appended for each frame, excluding a detached payload.
     pub len: usize,
     /// Number of packets that the frames carry.
     pub packets: u32,
@@ -54,8 +54,7 @@ pub struct Transmit {
     pub qpn: Qpn,
     /// Work request that the first frame belongs to, if it carries request packets.
     pub wr_id: Option<u64>,
-    /// Payload that the caller has to insert; see [`Engine::poll_burst`]. `None` if there are several
-    /// frames.
+    /// Payload that the caller has to insert; see [`Engine::poll_burst`]. `None` if there are several frames.
     pub detached: Option<DetachedPayload>,
 }
 
@@ -64,12 +63,13 @@ pub struct Transmit {
 pub struct Room {
     /// Maximum number of frames.
     pub frames: usize,
-    /// Number of bytes after which no further frame is appended. The last frame may exceed it.
+    /// Number of bytes after which no further frame is appended. The first frame is always appended, and the last one
+    /// may exceed the limit.
     pub bytes: usize,
 }
 
 impl Room {
-    /// Room for one frame.
+    /// Room for one frame of any length.
     pub const ONE_FRAME: Self = Self { frames: 1, bytes: 0 };
 }
 
@@ -377,10 +377,10 @@ impl Engine {
         self.poll_burst(now, host, out, None, Room::ONE_FRAME)
     }
 
-    /// Like [`Engine::poll_transmit`], but may append several frames: those that calls with room for one frame would
-    /// append one after the other, as long as they are requests of the same QP that differ only in the headers after
-    /// the UDP header and in the payload. This saves most of the cost per frame in a sequence of short messages. The
-    /// engine's state and outputs are the same afterwards.
+    /// Like [`Engine::poll_transmit`], but may append several frames. The frames are those that successive calls with
+    /// room for one frame would append, and the engine's state and other outputs are the same as after those calls. If
+    /// there are several, they are short messages of one QP, with the same opcode and length. Building them together
+    /// saves most of the cost per frame.
     ///
     /// If `ranges` is given, the payload of a single frame may be detached. The ranges that refer to it are appended to
     /// `ranges`. The caller must then insert the payload before the guest can see any later completion, and before any

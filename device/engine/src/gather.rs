@@ -136,7 +136,7 @@ pub(crate) fn scatter(
     scatter_parts(host, initiator, sges, offset, data)
 }
 
-// Not inlined, so that a list with a single element does not pay for it.
+// Not inlined, because inlining it would slow down lists with a single element.
 #[inline(never)]
 fn scatter_parts(
     host: &mut impl Host,

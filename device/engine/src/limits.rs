@@ -29,8 +29,8 @@ pub(crate) const KEPT_REQUESTS: usize = 4;
 /// QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Number of buffers of request queues that are kept for reuse. Enough for 16 QPs that send bursts at the same time,
-/// since each of them releases a small buffer when its queue grows and a large one when it shrinks.
+/// Maximum number of request queue buffers kept for reuse. This is enough for 16 QPs that send bursts at the same time,
+/// since each QP releases a small buffer when its queue grows and a large one when its queue shrinks.
 pub(crate) const SPARE_BUFFERS: usize = 32;
 
 /// Number of packets after which a QP's turn ends. The last frame can exceed it, because a frame can carry several
@@ -54,8 +54,8 @@ pub(crate) const FLUSHES_PER_STEP: usize = 256;
 pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 
 /// Maximum number of pending READ and atomic replies per QP. Requests beyond this limit are dropped as if lost on the
-/// wire. The limit is the largest value of `max_dest_rd_atomic`, so that only duplicates can exceed it. If a request
-/// that the connection permits were dropped, a peer with a retry count of 0 would fail.
+/// wire. The limit is the largest value of `max_dest_rd_atomic`, so that only duplicates can exceed it. If the
+/// responder dropped a request that the connection permits, a requester with a retry count of 0 would fail.
 pub(crate) const PENDING_REPLIES: usize = u8::MAX as usize;
 
 /// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer triggers

@@ -45,8 +45,8 @@ impl PooledSlots {
     }
 }
 
-/// Buffers that request queues have released, for the queues that grow next. Without them, each burst of messages would
-/// allocate and free memory.
+/// Buffers that request queues have released, to be reused when another queue grows. Without them, each burst of
+/// messages would allocate and free memory.
 #[derive(Debug)]
 pub(crate) struct SpareBuffers<T>(Vec<VecDeque<T>>);
 
@@ -68,7 +68,7 @@ impl<T> SpareBuffers<T> {
         queue.push_back(request);
     }
 
-    /// Releases the pooled slots of an empty request queue.
+    /// Releases the pooled slots of a request queue if it is empty.
     pub(crate) fn shrink_if_empty(&mut self, queue: &mut VecDeque<T>) {
         if queue.is_empty() && queue.capacity() > limits::KEPT_REQUESTS {
             self.keep(std::mem::take(queue));
@@ -84,7 +84,7 @@ impl<T> SpareBuffers<T> {
         self.keep(std::mem::replace(queue, larger));
     }
 
-    /// Keeps the memory of an empty queue.
+    /// Keeps the buffer of an empty queue, or frees it if enough buffers are kept.
     fn keep(&mut self, empty: VecDeque<T>) {
         if self.0.len() < limits::SPARE_BUFFERS && empty.capacity() > 0 {
             self.0.push(empty);

@@ -227,7 +227,7 @@ fn shared_request_pool_reserves_slots_for_each_qp() {
     assert_eq!(host.sends_fetched[7], 128);
 }
 
-/// A burst that exhausts the pool ends where calls with room for one frame would stop fetching requests.
+/// A burst that exhausts the pool ends where calls with room for one frame would also stop fetching requests.
 #[test]
 fn burst_ends_when_request_pool_is_exhausted() {
     const QPS: u32 = 2000;

@@ -1,4 +1,4 @@
-//! Tests bursts: several frames of one call.
+//! Tests bursts: several frames appended by one call of `Engine::poll_burst`.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ struct Sent {
     calls: usize,
 }
 
-/// Collects the frames that `node` can send now. Each call has room for `room`.
+/// Collects the frames that `node` can send now. `room` limits each call.
 fn sent(pair: &mut Pair, node: Node, room: Room) -> Sent {
     let now = pair.now;
     let side = pair.side(node);
@@ -73,7 +73,7 @@ fn tuned(tune: impl Fn(&mut QpAttrs)) -> Pair {
     Pair::with(|_, attrs| tune(attrs))
 }
 
-/// Checks that bursts contain the frames that calls with room for one frame return.
+/// Checks that bursts contain the same frames as calls with room for one frame, and have the same effects.
 fn check_frames(make: impl Fn() -> Pair) {
     for offloads in [TxOffloads::None, TxOffloads::Icrc, TxOffloads::Segmentation] {
         let [mut single, mut burst] = [(); 2].map(|()| make());
@@ -119,7 +119,7 @@ fn burst_ends_at_window() {
 }
 
 #[test]
-fn burst_ends_at_psn_wraparound_like_single_frames() {
+fn burst_across_psn_wraparound_equals_single_frames() {
     check_frames(|| Pair::with_psns(Psn::new(0xff_fffe), psn_b()));
 }
 
@@ -229,8 +229,8 @@ impl Host for LoggedHost<'_> {
     }
 }
 
-/// Polls A for up to `quota` frames. Each call has room for at most `most` of them. Returns the frames with their QPs,
-/// and the host accesses. Adds the number of calls to `calls`.
+/// Polls A for up to `quota` frames, at most `most` per call. Returns the frames with their QPs, and a log of the
+/// fetched requests and payload reads. Adds the number of calls that returned frames to `calls`.
 fn poll(pair: &mut Pair, quota: usize, most: usize, calls: &mut usize) -> (Vec<(Qpn, Vec<u8>)>, Vec<String>) {
     let Side { engine, host, .. } = &mut pair.a;
     let (mut host, mut frames) = (LoggedHost { host, log: RefCell::default() }, Vec::new());
@@ -246,7 +246,7 @@ fn poll(pair: &mut Pair, quota: usize, most: usize, calls: &mut usize) -> (Vec<(
     (frames, log)
 }
 
-/// A deterministic sequence of numbers (xorshift).
+/// Deterministic pseudo-random numbers (xorshift).
 struct Draws(u64);
 
 impl Draws {

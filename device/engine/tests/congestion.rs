@@ -193,7 +193,7 @@ fn cnp_reduces_rate_and_rate_recovers_afterwards() {
 /// The rate limit counts the whole frame, whether the engine copies its payload or only refers to it.
 #[test]
 fn detached_payload_counts_towards_rate() {
-    let burst = |detaches: bool| {
+    let frame_count = |detaches: bool| {
         let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
         pair.a.engine.set_offloads(TxOffloads::Segmentation);
         for _ in 0..8 {
@@ -209,8 +209,8 @@ fn detached_payload_counts_towards_rate() {
         assert!(frames.iter().all(|frame| frame.detached.is_some() == detaches));
         frames.len()
     };
-    assert!(burst(false) < 16, "the pause interrupts the message");
-    assert_eq!(burst(true), burst(false));
+    assert!(frame_count(false) < 16, "the pause interrupts the message");
+    assert_eq!(frame_count(true), frame_count(false));
 }
 
 #[test]

@@ -501,7 +501,7 @@ fn all_permitted_reads_can_be_pending() {
 }
 
 #[test]
-fn duplicate_reads_past_255_pending_replies_are_dropped() {
+fn reads_past_255_pending_replies_are_dropped() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 255);
     let read = |pair: &mut Pair, psn| {
         pair.inject(B, Operation::ReadRequest, p(psn), Ext::Reth(reth(0, 1)), b"");
@@ -509,7 +509,7 @@ fn duplicate_reads_past_255_pending_replies_are_dropped() {
     (0x100..0x100 + 200).for_each(|psn| read(&mut pair, psn));
     assert_eq!(pair.frames(B).len(), 200);
     (0x100 + 200..0x100 + 300).for_each(|psn| read(&mut pair, psn));
-    // The history has the last 255 READs.
+    // The history contains the last 255 READs.
     (0x100 + 45..0x100 + 200).for_each(|psn| read(&mut pair, psn));
     read(&mut pair, 0x100 + 300);
     (0x100 + 46..0x100 + 200).for_each(|psn| read(&mut pair, psn));

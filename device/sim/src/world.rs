@@ -568,12 +568,11 @@ impl<'a> World<'a> {
                 while self.nodes[node].engine.poll_dirty().is_some() {}
                 return Ok(false);
             };
-            // The key operations in `poll_transmit` took effect before it produced the frame, so check their events
-            // first.
+            // The key operations in `poll_burst` took effect before it produced the frame, so check their events first.
             self.check_host_events(node, None)?;
             let mut checked = Ok(());
             let frames = frame.chunks_exact(frame.len() / sent.frames as usize);
-            // The frames of a burst belong to consecutive requests.
+            // The frames of a burst belong to requests with consecutive `wr_id`s.
             let frames = (0..).zip(frames).flat_map(|(nth, frame)| {
                 packets_of(frame, sent.offload).into_iter().map(move |frame| (nth, frame))
             });

@@ -220,8 +220,8 @@ impl Lengths {
 }
 
 impl Ip {
-    /// Parses the IP header at `offset`, for headers that [`Layers`] does not find because other headers precede them.
-    /// Returns `None` if there is no IP header or if its lengths are invalid.
+    /// Parses an IP header at `offset` that [`Layers`] does not find, for example because an MPLS label stack precedes
+    /// it. Returns `None` if there is no IP header or if its lengths are invalid.
     pub fn at(frame: &[u8], offset: usize) -> Option<Self> {
         let bytes = frame.get(offset..)?;
         let ip = Self::parse_v4(bytes, Lengths::Valid).or_else(|| Self::parse_v6(bytes, Lengths::Valid));

@@ -106,7 +106,7 @@ impl Bth {
     /// # Errors
     /// [`WireError::Short`] if the header is truncated; [`WireError::Invalid`] for a nonzero transport version, whose
     /// layout is unknown.
-    // Inlined because the result would otherwise be copied once more for every packet.
+    // Always inlined, since otherwise the result would be copied once more for every packet.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
         let (raw, rest) = view::<RawBth>(bytes, "BTH")?;

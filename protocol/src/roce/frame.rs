@@ -190,8 +190,9 @@ impl<'a> FrameWriter<'a> {
         Self { out, keep: frame, frame, encap, payload, payload_len }
     }
 
-    /// Starts a frame that differs from the frame at offset `model` of `out` in at most the PSN, the solicited event
-    /// flag, the content of the extension headers and the payload. Copies the headers before the extension headers.
+    /// Like [`FrameWriter::with_xrceth`], but copies the headers before the extension headers from the frame at offset
+    /// `model` of `out`, except for the PSN and the solicited event flag. That frame must have the same encapsulation,
+    /// opcode and length.
     ///
     /// # Panics
     /// Panics if `out` does not contain a frame of the same length at `model`.
@@ -289,7 +290,7 @@ impl<'a> FrameWriter<'a> {
             self.out.resize(covered_len, 0);
         }
         if offload == Offload::None {
-            self.append_icrc();
+            self.append_checksums();
         } else {
             self.out.extend_from_slice(&[0; ICRC_LEN]);
         }
@@ -298,8 +299,8 @@ impl<'a> FrameWriter<'a> {
         len
     }
 
-    /// Appends the ICRC and fills in the UDP checksum.
-    fn append_icrc(&mut self) {
+    /// Appends the ICRC and, over IPv6, fills in the UDP checksum.
+    fn append_checksums(&mut self) {
         let Encap { ip, .. } = self.encap;
         let ip_at = self.encap.ether_len();
         let covered = &self.out[self.frame + ip_at..];

@@ -95,7 +95,7 @@ impl PacketWith<PayloadLen> {
 }
 
 /// Parses the headers. Returns them with the number of pad bytes and the bytes that follow.
-// Inlined because the result would otherwise be copied once more for every packet.
+// Always inlined, since otherwise the result would be copied once more for every packet.
 #[inline(always)]
 fn parse_headers(bytes: &[u8]) -> Result<(PacketWith<()>, usize, &[u8]), WireError> {
     let (bth, pad, rest) = Bth::parse(bytes)?;

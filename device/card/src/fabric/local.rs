@@ -242,7 +242,7 @@ impl LocalFabric {
             self.stats.tx_foreign_ip += 1;
         } else if source.mac != self.mac && !self.network.change().macs.learn(now, source.mac, self.mac) {
             // The MAC belongs to another member, and `learn` has just recorded this member's claim to it. The owner's
-            // next frame must cancel the claim, so it must not pass by the owner's cached check.
+            // next frame must cancel the claim, so the owner's cached check must not admit it.
             self.network.revision.fetch_add(1, Ordering::Relaxed);
             self.stats.tx_foreign_mac += 1;
         } else {
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn next_frame_of_owner_cancels_claim_to_its_mac() {
+    fn owners_next_frame_cancels_claim_to_mac() {
         let [mut a, mut b, _c] = network();
         let at = |millis: u64| engine::Instant::from_nanos(millis * 1_000_000);
         let source = Source::of(&[&MACS[2].0[..], &UNOWNED.0, &[0; 48]].concat()).unwrap();

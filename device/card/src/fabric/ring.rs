@@ -87,7 +87,7 @@ pub struct RingFabric {
     folder: PathBuf,
     listener: Listener,
     epoll: OwnedFd,
-    /// A descriptor that is closed to reject a connection when no other descriptors are left.
+    /// Reserved descriptor. If no others are left, it is freed so that a connection can be accepted and then closed.
     spare: Option<OwnedFd>,
     links: Vec<Option<Link>>,
     callers: [Option<UnixStream>; MAX_CALLERS],

@@ -75,8 +75,8 @@ impl Source {
     }
 }
 
-/// Returns the target if an IPv6 packet is a neighbour advertisement. Extension headers must not hide the target, since
-/// the kernels of guests skip them.
+/// Returns the target address if an IPv6 packet is a neighbour advertisement. Skips extension headers, because the
+/// guests' kernels also accept an advertisement behind them.
 fn advertised_target(packet: &[u8]) -> Option<Ipv6Addr> {
     let mut protocol = *packet.get(6)?;
     let mut at = IPV6_HEADER_LEN;
@@ -87,8 +87,8 @@ fn advertised_target(packet: &[u8]) -> Option<Ipv6Addr> {
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 (len + 1) * 8
             }
-            // RFC 8200, section 4.5: the offset is in bits 15:3. Later fragments do not begin with a header. Hosts
-            // ignore fragmented advertisements (RFC 6980, section 5).
+            // RFC 8200, section 4.5: the offset is in bits 15:3. Only the first fragment contains the ICMPv6 header.
+            // Later ones need no check, since hosts ignore fragmented advertisements (RFC 6980, section 5).
             extension::FRAGMENT if u16::from_be_bytes([high, low]) >> 3 == 0 => 8,
             // RFC 4302, section 2.2: the length is in 4-byte words, minus two.
             extension::AUTHENTICATION => (len + 2) * 4,
@@ -116,7 +116,7 @@ impl IpOwners {
     /// derived from, or otherwise to the member added first.
     pub(super) fn add(&mut self, member: &Identity) {
         // DHCP clients and ARP probes send from the unspecified address (RFC 2131, section 4.1, and RFC 5227, section
-        // 1.1). A ring member that announces it as its own must not silence them.
+        // 1.1). A ring member that announces it as its own must not block these frames.
         for ip in member.addresses().filter(|ip| !ip.is_unspecified()) {
             let claims = self.claims.entry(ip).or_default();
             match follows(ip, member.mac) {
@@ -262,8 +262,9 @@ pub(super) mod tests {
     #[test]
     fn no_member_owns_unspecified_address() {
         let mut owners = IpOwners::default();
-        let nobody = Identity { ipv4: Ipv4Addr::UNSPECIFIED, ipv6: Some(Ipv6Addr::UNSPECIFIED), ..member(7) };
-        owners.add(&nobody);
+        let unspecified =
+            Identity { ipv4: Ipv4Addr::UNSPECIFIED, ipv6: Some(Ipv6Addr::UNSPECIFIED), ..member(7) };
+        owners.add(&unspecified);
         let mut probe = Vec::new();
         let request = Arp {
             operation: ArpOperation::Request,
@@ -276,7 +277,7 @@ pub(super) mod tests {
         assert!(owners.admits(&Source::of(&probe).unwrap(), member(3).mac));
         let link_local = member(7).link_local();
         let advertised = Source { mac: member(3).mac, ip: Some(link_local.into()), target: None };
-        assert!(!owners.admits(&advertised, member(3).mac), "its other addresses belong to the member");
+        assert!(!owners.admits(&advertised, member(3).mac), "the member owns its other addresses");
     }
 
     #[test]

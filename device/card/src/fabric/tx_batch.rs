@@ -88,14 +88,15 @@ impl TxBatch {
 
     /// Like [`TxBatch::commit`], but also sets the frame's origin and its offload.
     pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, offload: Offload) {
-        let start = self.committed();
+        let start = self.committed_end();
         let end = self.bytes.len();
         self.frames.push_back(TxFrame { start, end, dst, origin, offload, detached_len: 0, detached: 0 });
     }
 
-    /// Commits the bytes appended since the last commit as frames of `len` bytes each. `len` must divide their number.
+    /// Commits the bytes appended since the last commit as frames of `len` bytes each. The number of these bytes must
+    /// be a multiple of `len`.
     pub(crate) fn commit_burst(&mut self, len: usize, dst: MacAddr, origin: Origin, offload: Offload) {
-        let mut start = self.committed();
+        let mut start = self.committed_end();
         while start < self.bytes.len() {
             let end = start + len;
             self.frames.push_back(TxFrame { start, end, dst, origin, offload, detached_len: 0, detached: 0 });
@@ -105,11 +106,11 @@ impl TxBatch {
 
     /// Removes and returns the bytes appended since the last commit.
     pub(crate) fn take_uncommitted(&mut self) -> Vec<u8> {
-        self.bytes.split_off(self.committed())
+        self.bytes.split_off(self.committed_end())
     }
 
-    /// Returns the number of bytes in the buffer that belong to frames or precede them.
-    fn committed(&self) -> usize {
+    /// Returns the offset in the buffer at which the last committed frame ends.
+    fn committed_end(&self) -> usize {
         self.frames.back().map_or(0, |frame| frame.end)
     }
 
@@ -264,7 +265,7 @@ impl TxBatch {
     /// Commits the bytes appended since the last commit as a frame from a NIC. The destination is taken from
     /// the frame itself. If the length is invalid, discards the bytes and returns false.
     pub fn commit_nic(&mut self) -> bool {
-        let start = self.committed();
+        let start = self.committed_end();
         let frame = &self.bytes[start..];
         match frame.first_chunk() {
             Some(dst) if (MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&frame.len()) => {

@@ -59,8 +59,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Handles a packet for a QP that belongs to the last received flow. Only the headers are parsed, so a payload in
-    /// shared memory is not copied to private memory. Returns false, without any effect, for any other frame.
+    /// Handles a frame of the last received flow. Parses only the headers, so a payload in shared memory is not copied
+    /// to private memory. Returns false, without any effect, if the caller must handle the frame.
     fn handle_in_flow(&mut self, arrival: &Arrival<'_>) -> bool {
         let (head, frame) = arrival.parts();
         let offload = arrival.offload();
@@ -172,7 +172,7 @@ impl<F: Frontend> Hca<F> {
     fn transmit_roce(&mut self, quota: usize) -> usize {
         let in_wire_format = self.needs_icrc || self.shows_frames() || self.port.is_looped_back();
         self.engine.set_offloads(if in_wire_format { TxOffloads::None } else { TxOffloads::Segmentation });
-        // Impairments and captures treat each frame individually.
+        // Impairments, captures and loopback mode handle one frame at a time.
         let most = if self.shows_frames() || self.port.is_looped_back() { 1 } else { quota };
         let mut made = 0;
         while made < quota {
@@ -193,8 +193,8 @@ impl<F: Frontend> Hca<F> {
         made
     }
 
-    /// Sends the frames that the engine has appended to the buffer of the batch. Bursts are only built for a resolved
-    /// unicast destination, and while frames are neither captured, impaired nor looped back.
+    /// Sends the frames that the engine has appended to the buffer of the batch. Their destination is resolved and
+    /// unicast, and they do not need to be captured, impaired or looped back by the port.
     fn send_burst(&mut self, burst: &Transmit) {
         if !self.is_own_destination(burst.dst_mac) {
             self.outbound.commit_burst(burst.len, burst.dst_mac, Origin::Own, burst.offload);
@@ -208,7 +208,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns whether frames to `mac` stay inside the device: whether this HCA or its management receives them.
+    /// Returns whether this HCA or its management receives frames to `mac`, so that they do not reach the fabric.
     fn is_own_destination(&self, mac: MacAddr) -> bool {
         self.port.is_own_mac(mac) || self.management.as_ref().is_some_and(|management| management.serves(mac))
     }

@@ -229,7 +229,7 @@ fn frames_for_other_devices_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// Posts three equal messages, which the engine builds as one burst unless frames are captured. Returns the frames for
+/// Posts three equal messages, which the engine sends as one burst unless frames are captured. Returns the frames for
 /// the fabric, the counters and the front-end's log.
 fn send_three(mut hca: Hca<Stub>) -> (Vec<Vec<u8>>, PortStats, Stats, Vec<String>) {
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);

@@ -221,7 +221,7 @@ impl GuestMemory {
     /// # Errors
     /// If the range is not entirely readable, or its file is lost, `out` is unchanged. If a page is lost during this
     /// access, `out` contains zeros in place of that page, and possibly in place of the rest of the file.
-    // Always inlined, because the call costs as much as the copy of a short range.
+    // Always inlined, because a call costs as much as copying a short range.
     #[inline(always)]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
         if let Some(piece) = self.in_one_window(iova, out.len(), readable)
@@ -369,7 +369,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// Fails as `write` does, or if the entry is empty or spans two windows.
-    // Always inlined, as `read` is.
+    // Always inlined, like `read`.
     #[inline(always)]
     pub fn publish(&self, iova: Iova, entry: &[u8]) -> Result<(), DmaError> {
         if let Some(piece) = self.in_one_window(iova, entry.len(), writable)
@@ -423,9 +423,9 @@ impl GuestMemory {
         self.piece(iova, len, writable)
     }
 
-    /// Fast path: returns the piece for a range that lies in one window, as almost all ranges do. If the access to the
-    /// piece fails or loses a page, the caller repeats it in pieces. Always returns `None` while accesses are being
-    /// recorded or replayed.
+    /// Fast path: returns the piece for a range that lies in one window, as almost all ranges do. If this returns
+    /// `None`, or the access to the piece fails or loses a page, the caller accesses the range in pieces. Always
+    /// returns `None` while accesses are being recorded or replayed.
     #[inline(always)]
     fn in_one_window(
         &self,

@@ -50,13 +50,13 @@ pub fn survive_size_limit() -> io::Result<()> {
 fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     match private(path, options) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            existing(path, options.create_new(false).create(true))
+            open_existing(path, options.create_new(false).create(true))
         }
         created => created,
     }
 }
 
-fn existing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+fn open_existing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // open(2): without O_NONBLOCK, opening a FIFO would wait for a reader. The waiting thread may be the one that
     // handles signals and control requests.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -105,6 +105,7 @@ mod tests {
         assert_eq!((mode(), std::fs::read(&path).unwrap().len()), (0o640, 0));
         assert_eq!(create_new(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
+
     #[test]
     fn opening_fifo_without_reader_fails() {
         let folder = tempfile::tempdir().unwrap();
@@ -117,7 +118,7 @@ mod tests {
             let opened = opened.recv_timeout(Duration::from_secs(10)).expect("opening the FIFO blocks");
             assert_eq!(opened, Err("no program has opened the FIFO for reading".to_owned()));
         }
-        // If there is a reader, writes wait until it has read earlier data.
+        // If there is a reader, the file is in blocking mode: a write to a full FIFO waits.
         let _reader = rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
         let file = append(&path).unwrap();
         assert_eq!(fcntl_getfl(&file).unwrap() & (OFlags::NONBLOCK | OFlags::APPEND), OFlags::APPEND);

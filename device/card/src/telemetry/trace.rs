@@ -16,8 +16,8 @@
 //! frames. `wr` is the request's position in its queue, as reported in the interface's completions: a byte offset, the
 //! index of the first quantum (E810), or the index of the first block (ConnectX).
 //!
-//! A field of raw bytes, such as the page list of a memory key, ends after 4096 bytes with `...+` and the number of bytes
-//! omitted.
+//! A field of raw bytes, such as the page list of a memory key, shows at most 4096 bytes. If it is longer, `...+` and
+//! the number of omitted bytes follow.
 //!
 //! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
 //! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the
@@ -113,8 +113,8 @@ impl Kind {
 /// Clock that timestamps the records.
 pub type Clock = fn() -> Duration;
 
-/// Maximum number of bytes that a field shows. The longest field of a fixed length, the capabilities of an mlx5 device, is
-/// shown in full. A guest controls the length of others, for example up to 32 MiB in a command with a page list.
+/// Maximum number of bytes shown in a field of raw bytes. The longest field of fixed length, the capabilities of an
+/// mlx5 device, is shown in full. A guest controls the length of other fields: a page list can have 32 MiB.
 const MAX_BYTES: usize = 4096;
 
 /// Path that denotes standard error instead of a file.
@@ -299,7 +299,7 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// Appends bytes in hexadecimal, up to [`MAX_BYTES`].
+/// Appends at most [`MAX_BYTES`] of `bytes` in hexadecimal, and the number of bytes omitted.
 fn push_hex(line: &mut String, bytes: &[u8]) {
     use fmt::Write as _;
     let (shown, omitted) = bytes.split_at(bytes.len().min(MAX_BYTES));

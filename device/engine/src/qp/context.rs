@@ -44,8 +44,8 @@ pub(crate) struct Ctx<'a, H: Host> {
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) pkeys: &'a Pkeys,
-    /// Number of pooled slots allocated to all QPs, including request slots that the call itself has allocated. Slots
-    /// that the call releases are subtracted when it returns.
+    /// Number of pooled slots allocated to all QPs at the start of the call, plus the request slots that the call
+    /// itself has allocated.
     pub(crate) pooled: PooledSlots,
     pub(crate) spares: &'a mut SpareBuffers<Request>,
     pub(crate) offloads: TxOffloads,
@@ -89,7 +89,7 @@ pub(crate) struct Headers<'a> {
 pub(crate) struct Emitted {
     /// Number of frames, which all have the same length.
     pub(crate) frames: u32,
-    /// Number of bytes appended for each frame, which do not include a detached payload.
+    /// Number of bytes appended for each frame, excluding a detached payload.
     pub(crate) len: usize,
     /// Number of packets that the frames carry.
     pub(crate) packets: u32,

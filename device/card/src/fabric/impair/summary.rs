@@ -34,7 +34,7 @@ pub(super) struct FrameSummary {
 
 impl FrameSummary {
     pub(super) fn of(frame: &[u8]) -> Self {
-        // A frame that ends inside its VLAN tag still has addresses.
+        // A frame that ends inside its VLAN tag still has MAC addresses.
         let parsed =
             EtherFrame::parse_tagged(frame).map(|(ether, _)| ether).or_else(|_| EtherFrame::parse(frame));
         let Ok(ether) = parsed else { return Self { body: ETHER_LEN, ..Self::default() } };

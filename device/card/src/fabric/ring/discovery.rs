@@ -145,8 +145,8 @@ impl RingFabric {
         }
     }
 
-    /// Closes a waiting connection that cannot be accepted because no descriptors are left. Otherwise, the listener
-    /// would stay ready, and the thread would never sleep. The caller calls again when it sends to an unknown MAC.
+    /// Closes a pending connection when no descriptors are left. Otherwise, the listener would stay ready, and the
+    /// thread would never sleep. The rejected member connects again when it sends to an unknown MAC.
     fn reject_caller(&mut self) {
         if self.spare.take().is_some() {
             let _ = self.listener.accept();

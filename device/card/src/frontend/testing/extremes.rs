@@ -1,6 +1,6 @@
-//! Repeats a driver's session with one extreme value in one of its writes to guest memory or registers. The writes
-//! contain the inputs of commands, contexts, WQEs, descriptors and doorbells. Whatever a guest writes, its device must
-//! keep working.
+//! Repeats a driver's session, each time with one extreme value in one of the driver's writes to guest memory or
+//! registers. The writes contain command inputs, contexts, WQEs, descriptors and doorbells. Whatever a guest writes,
+//! the device must keep working.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -26,8 +26,8 @@ const LENGTHS: RangeInclusive<usize> = 4..=1024;
 /// Maximum number of turns in one session. A guest can link WQEs into a cycle.
 const MAX_TURNS: usize = 200;
 
-/// Maximum number of consecutive reads of one address. A driver can wait forever for a device that has not received its
-/// request.
+/// Maximum number of consecutive reads of one address. Without this limit, a driver would wait forever if the device
+/// has not received its request.
 const MAX_POLLS: usize = 20;
 
 /// Maximum CPU time of one session. Sessions take a few milliseconds, so even a slow machine stays far below the limit.
@@ -46,7 +46,7 @@ pub struct Session<D, F: Frontend> {
     pub act: fn(&mut D),
     /// Issues a command that must succeed after any session.
     pub check: fn(&mut D),
-    /// Repeats the session with every `step`-th extreme value, or with all if HCAD_ALL_EXTREMES is set.
+    /// Only every `step`-th extreme value is used, unless the environment variable HCAD_ALL_EXTREMES is set.
     pub step: usize,
 }
 
@@ -103,18 +103,18 @@ impl Tap {
         assert!(self.polled.1 < MAX_POLLS, "the driver has waited too long for its device");
     }
 
-    /// Counts a turn. Returns false if the session has had all its turns.
+    /// Counts a turn. Returns false if the session must end.
     pub(super) fn turn(&mut self) -> bool {
         self.turns += 1;
         self.turns < MAX_TURNS
     }
 }
 
-/// Number of equal bytes on both sides of a byte that is filler, such as the unused part of a mailbox.
+/// A byte is filler, such as the unused part of a mailbox, if it equals this number of bytes on each side.
 const FILLER: usize = 64;
 
-/// Returns the replacements of one byte or one aligned word that change `bytes`, each with its offset. Omits filler,
-/// and words that change a single byte.
+/// Returns the extreme values of a byte or an aligned word that change `bytes`, each with its offset. Omits those in
+/// filler, and words that change only one byte.
 fn replacements(bytes: &[u8]) -> impl Iterator<Item = (usize, &'static [u8])> {
     let is_filler = |offset: usize| {
         let around = offset.saturating_sub(FILLER)..(offset + FILLER).min(bytes.len());
@@ -159,7 +159,7 @@ impl<D, F: Frontend> Session<D, F> {
             let all = fields.flat_map(|write| {
                 replacements(&writes[write]).map(move |(offset, value)| Replacement { write, offset, value })
             });
-            // If `step` is not 1, strict mode gets other values.
+            // If `step` exceeds 1, strict mode is tested with different values.
             for replacement in all.skip(usize::from(is_strict)).step_by(step) {
                 count += 1;
                 if let Some(fault) = self.attempt(is_strict, replacement) {
@@ -192,13 +192,13 @@ impl<D, F: Frontend> Session<D, F> {
         driver
     }
 
-    /// Returns the device's fault, if any.
+    /// Runs the session with a replaced value and returns the device's fault, if any.
     fn attempt(&self, is_strict: bool, replacement: Replacement) -> Option<String> {
         let began = cpu_time();
         let mut driver = self.start(is_strict, Mode::Replace(replacement));
-        // A driver panics if the device rejects its request, which is no fault.
-        let acted = caught(|| (self.act)(&mut driver)).filter(|panic| !panic.of_driver);
-        let checked = caught(|| {
+        // The driver panics if the device rejects its request, which is not a fault.
+        let acted = catch_panic(|| (self.act)(&mut driver)).filter(|panic| !panic.in_driver);
+        let checked = catch_panic(|| {
             (self.guest)(&mut driver).tap = None;
             (self.check)(&mut driver);
             (self.guest)(&mut driver).hca.reset();
@@ -214,11 +214,11 @@ fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// A panic that [`caught`] has caught.
+/// A panic that [`catch_panic`] has caught.
 #[derive(Debug)]
 struct Caught {
-    /// Whether the test's driver panicked, rather than the device.
-    of_driver: bool,
+    /// Whether the driver or the test panicked, rather than the device.
+    in_driver: bool,
     message: String,
 }
 
@@ -227,12 +227,14 @@ thread_local! {
     static CAUGHT: RefCell<Option<Caught>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` and returns its panic, if any, without reporting it.
-fn caught(work: impl FnOnce()) -> Option<Caught> {
+/// Runs `work` and returns its panic, if any, without printing it.
+fn catch_panic(work: impl FnOnce()) -> Option<Caught> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let previous = panic::take_hook();
-        panic::set_hook(Box::new(move |info| if IS_CATCHING.get() { record(info) } else { previous(info) }));
+        panic::set_hook(Box::new(
+            move |info| if IS_CATCHING.get() { save_panic(info) } else { previous(info) },
+        ));
     });
     IS_CATCHING.set(true);
     let result = panic::catch_unwind(AssertUnwindSafe(work));
@@ -240,11 +242,11 @@ fn caught(work: impl FnOnce()) -> Option<Caught> {
     result.err().and_then(|_| CAUGHT.take())
 }
 
-fn record(info: &PanicHookInfo<'_>) {
+fn save_panic(info: &PanicHookInfo<'_>) {
     let file = info.location().map_or("", |location| location.file());
-    let of_driver = file.contains("/drivers/") || file.contains("/tests") || file.ends_with("testing.rs");
-    let of_driver = of_driver || file.contains("/testing/");
-    let caught = Caught { of_driver, message: info.to_string() };
+    let in_driver = file.contains("/drivers/") || file.contains("/tests") || file.ends_with("testing.rs");
+    let in_driver = in_driver || file.contains("/testing/");
+    let caught = Caught { in_driver, message: info.to_string() };
     CAUGHT.set(Some(caught));
 }
 

@@ -26,7 +26,7 @@ const BROADCAST: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 
 const UNSPECIFIED: [u8; 16] = [0; 16];
 
 /// Upper 32 bits of assigned MGIDs: transient, with link-local scope (IBTA volume 1, section 4.1.1). Linux recognises
-/// assigned MGIDs by the signature A01Bh (`cma_set_mgid`), so that programs on other hosts can join the group.
+/// assigned MGIDs by the signature A01Bh (`cma_set_mgid`). Without it, programs on other hosts could not join.
 const ASSIGNED: u32 = 0xff12_a01b;
 
 /// First multicast LID (IBTA volume 1, section 4.1.3), which belongs to the broadcast group.
@@ -123,14 +123,13 @@ impl Groups {
         Ok(Answer::Attribute(left.emit().to_vec()))
     }
 
-    /// Returns an unused MGID. It contains the GUID of the port, so that it differs from those
-    /// that other HCAs assign.
+    /// Returns an unused MGID. It contains the port's GUID, so it differs from those that other HCAs assign.
     fn assign_mgid(&mut self, guid: u64) -> [u8; 16] {
         loop {
             self.assigned = self.assigned.wrapping_add(1);
             let [prefix, number] = [ASSIGNED, self.assigned].map(u128::from);
             let mgid = (prefix << 96 | u128::from(guid) << 32 | number).to_be_bytes();
-            // Bound: at most `MAX_GROUPS` MGIDs are in use.
+            // The loop is bounded, because at most `MAX_GROUPS` MGIDs are in use.
             if !self.all.contains_key(&mgid) {
                 return mgid;
             }

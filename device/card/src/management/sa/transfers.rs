@@ -125,7 +125,7 @@ impl Transfers {
 
     /// Handles the timeout of one transfer: retransmits unacknowledged segments, or drops the transfer after too many
     /// timeouts. If other transfers have timed out as well, [`Transfers::next_deadline`] remains in the past.
-    // Bound: together, the bursts of two transfers could exceed `MAX_OUTPUTS`.
+    // Only one per call, because the segments of two transfers would leave no room for other outputs in `MAX_OUTPUTS`.
     pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
         let Some(at) = self.all.iter().position(|transfer| transfer.deadline <= now) else { return };
         let Some(transfer) = self.all.get_mut(at) else { return };

@@ -43,7 +43,7 @@ struct CachedWindow {
     offset: u64,
 }
 
-/// Returns a window that contains no address.
+/// The default window contains no address.
 impl Default for CachedWindow {
     fn default() -> Self {
         let permissions = Permissions { read: false, write: false };

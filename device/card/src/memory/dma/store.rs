@@ -23,7 +23,7 @@ pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
     put_end(to, 0, data);
 }
 
-// Not inlined, so that short messages do not pay for it.
+// Not inlined, because inlining it would slow down short writes.
 #[inline(never)]
 fn put_long(to: &VolatileSlice<'_>, data: &[u8]) {
     let (body, end) = data.split_at(data.len() - POLLED_LEN);

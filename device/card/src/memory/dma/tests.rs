@@ -473,7 +473,7 @@ fn unbacked_ranges_count_towards_range_limit() {
 }
 
 #[test]
-fn range_beyond_limit_does_not_map_its_file() {
+fn rejected_range_leaves_its_file_unmapped() {
     let limits = Limits { windows: 1, files: 2, ..Limits::default() };
     let mut memory = GuestMemory::new(limits);
     let fd = memfd(2);

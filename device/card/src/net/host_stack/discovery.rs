@@ -105,7 +105,8 @@ impl HostStack {
             // target link-layer address. Its sender already has the port's MAC.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
-            // RFC 4861, section 7.2.4: the flag is set unless the target is an anycast address or is proxied.
+            // RFC 4861, section 7.2.4: the target is neither an anycast address nor proxied. Without `target_mac`, the
+            // flag has no effect (section 7.2.5).
             overrides: true,
         };
         // A duplicate address detection probe (RFC 4862) comes from the unspecified address, and the reply is addressed
@@ -133,7 +134,7 @@ impl HostStack {
                 return Err(DropReason::BadSource);
             }
             let ip = advertisement.target.into();
-            if advertisement.overrides || !self.neighbours.keeps_mac(ip, mac) {
+            if advertisement.overrides || !self.neighbours.retain_mac(ip, mac) {
                 self.learn(stats, now, ip, mac, false);
             }
         }

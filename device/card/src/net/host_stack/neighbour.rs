@@ -40,7 +40,7 @@ enum Entry {
         requested: Option<Instant>,
         /// Requests sent since the address was learned.
         requests: u8,
-        /// Whether a message has contradicted the entry, so that its next use triggers a request.
+        /// Whether an advertisement has contradicted the entry. If so, the next use of the entry triggers a request.
         is_stale: bool,
     },
     /// Address that has been requested but not resolved yet.
@@ -134,10 +134,10 @@ impl Neighbours {
         }
     }
 
-    /// Returns whether the entry for `ip` keeps its MAC when an advertisement without the Override flag contains `mac`.
-    /// If it does, the entry becomes stale (RFC 4861, section 7.2.5). The entry of an unreachable neighbour, which RFC
-    /// 4861, section 7.3.3, deletes, does not keep its MAC.
-    pub(super) fn keeps_mac(&mut self, ip: IpAddr, mac: MacAddr) -> bool {
+    /// Handles an advertisement of `mac` for `ip` without the Override flag. If another MAC has been learned, retains
+    /// it, marks the entry stale (RFC 4861, section 7.2.5) and returns true. Otherwise, or if the neighbour is
+    /// unreachable (section 7.3.3), returns false, and the caller can learn `mac`.
+    pub(super) fn retain_mac(&mut self, ip: IpAddr, mac: MacAddr) -> bool {
         match self.entries.get_mut(&ip) {
             Some(Entry::Learned { mac: learned, requests, is_stale, .. })
                 if *learned != mac && *requests < MAX_REQUESTS =>
@@ -218,17 +218,17 @@ mod tests {
     #[test]
     fn contradicted_neighbour_is_requested_at_next_use() {
         let mut table = Neighbours::default();
-        assert!(!table.keeps_mac(IP, mac(3)), "an unknown neighbour has no MAC");
+        assert!(!table.retain_mac(IP, mac(3)), "an unknown neighbour has no MAC");
         table.resolve(at(0), IP);
-        assert!(!table.keeps_mac(IP, mac(3)), "an unresolved neighbour has no MAC");
+        assert!(!table.retain_mac(IP, mac(3)), "an unresolved neighbour has no MAC");
         table.learn(at(0), IP, mac(2), true);
-        assert!(!table.keeps_mac(IP, mac(2)) && !table.resolve(at(0), IP).request);
+        assert!(!table.retain_mac(IP, mac(2)) && !table.resolve(at(0), IP).request);
         for second in 0..3 {
-            assert!(table.keeps_mac(IP, mac(3)));
+            assert!(table.retain_mac(IP, mac(3)));
             assert_eq!(table.resolve(at(1000 * second), IP), resolved(Some(mac(2)), true));
             assert_eq!(table.resolve(at(1000 * second + 999), IP), resolved(Some(mac(2)), false));
         }
-        assert!(!table.keeps_mac(IP, mac(3)), "three requests were not answered");
+        assert!(!table.retain_mac(IP, mac(3)), "three requests were not answered");
         table.learn(at(3000), IP, mac(2), false);
         assert!(!table.resolve(at(4000), IP).request, "the neighbour has confirmed its MAC");
     }

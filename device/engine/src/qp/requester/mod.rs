@@ -62,7 +62,7 @@ pub(crate) struct Request {
     /// Sequence number among messages that consume a receive request. A message that does not consume a receive request
     /// has the number of the last earlier message that does.
     recv_seq: u32,
-    /// Whether the packet that consumes a receive request was last sent as a probe, beyond the credit limit.
+    /// Whether the packet that consumes a receive request was a probe, beyond the credit limit, when it was last sent.
     is_probe: bool,
     /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
@@ -101,7 +101,7 @@ pub(crate) struct Requester {
     end: Psn,
     /// Whether the send queue may hold requests that have not been fetched.
     may_have_posted: bool,
-    /// Whether the send queue could not be read. A burst ends before it reports this error.
+    /// Whether the send queue could not be read. If this ends a burst, the next step reports the error.
     is_broken: bool,
     window: Window,
     /// Number of packets sent since the last packet with AckReq.

@@ -41,12 +41,12 @@ impl Requester {
         }
     }
 
-    /// Appends further frames to a burst while the next request is a short message that needs the same headers as the
-    /// last one. The first frame of the burst, which is at offset `start` of `out`, has just been sent. Returns the
-    /// size of the whole burst.
+    /// Appends further frames to a burst while the next request is a short message with the opcode and the length of
+    /// the last one. The first frame of the burst has just been appended at offset `start` of `out`. Returns the size
+    /// of the whole burst.
     ///
     /// Makes the same checks as [`Requester::send_frame`], which handles a request that fails one of them. Does not
-    /// update [`Request::is_probe`], which only matters after the first packet of a message.
+    /// update [`Request::is_probe`], which matters only for messages of several packets.
     fn extend_burst<H: Host>(
         &mut self,
         core: &Core,
@@ -65,7 +65,7 @@ impl Requester {
         let (psn, window) = (self.cursor_psn(), self.window());
         let mut added = 0;
         while (added as usize) + 1 < ctx.room.frames && out.len() - start < ctx.room.bytes {
-            // An error is reported when the next frame is sent.
+            // The next call of `send_frame` reports an error.
             if self.cursor == self.queue.len() && self.fetch(core, ctx) != Ok(true) {
                 break;
             }
@@ -220,8 +220,9 @@ impl Requester {
         match self.next.cmp(&recv_packet) {
             Ordering::Less => false,
             Ordering::Equal => beyond > 1 && self.in_flight() > 0,
-            // The message continues when its probe packet has been acknowledged. A message that was not sent as a probe
-            // continues freely, even if an ACK has set a limit since. Its packets may have requested no ACK.
+            // The message continues when its probe packet has been acknowledged. If no packet was sent as a probe, the
+            // message continues even if an ACK has set a limit since then. It must not wait, because its packets may
+            // not have requested an ACK.
             Ordering::Greater => {
                 request.is_probe && (self.cursor > 0 || ahead(self.unacked, request.first) <= recv_packet)
             }
@@ -404,8 +405,8 @@ impl Requester {
             .min(self.window().saturating_sub(in_flight).max(1))
     }
 
-    /// Updates the state after sending `packets` packets of the request at the cursor, beginning with the one at the
-    /// cursor. Together, they consume `psns` PSNs.
+    /// Updates the state after sending `packets` packets of one request, beginning with the packet at the cursor.
+    /// Together, they consume `psns` PSNs.
     fn sent<H: Host>(
         &mut self,
         core: &Core,
@@ -420,8 +421,8 @@ impl Requester {
         }
     }
 
-    /// Updates everything but the cursor after sending `packets` packets, beginning with the one at `psn`. Together,
-    /// they consume `psns` PSNs.
+    /// Updates the state, except for the cursor, after sending `packets` packets, the first of which has the PSN `psn`.
+    /// Together, they consume `psns` PSNs.
     fn on_sent<H: Host>(
         &mut self,
         core: &Core,
