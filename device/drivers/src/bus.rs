@@ -23,6 +23,12 @@ pub trait Bus {
         0
     }
 
+    /// Gives the device time to work while the driver polls for a result. Returns false if more time would not help.
+    fn wait(&mut self) -> bool {
+        std::thread::yield_now();
+        true
+    }
+
     /// Moves the function to power state D0 and enables memory space and bus mastering. A previous owner may have left
     /// the function in D3. In all of this project's devices, the PMCSR is at 44h.
     fn enable(&mut self) {

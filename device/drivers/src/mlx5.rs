@@ -163,10 +163,9 @@ impl<B: Bus> Driver<B> {
         self.post(0, input, output_len);
         self.submit(1);
         for _ in 0..MAX_POLLS {
-            if self.owner_byte(0) & 1 == 0 {
+            if self.owner_byte(0) & 1 == 0 || !self.bus.wait() {
                 break;
             }
-            std::thread::yield_now();
         }
         self.output(0, output_len)
     }

@@ -204,8 +204,8 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Runs the device until no work is left. Stops after `most` turns, because a guest can link work requests into a
-    /// cycle.
-    pub(crate) fn turns(&mut self, most: usize) {
+    /// cycle. Returns whether work may be left.
+    pub(crate) fn turns(&mut self, most: usize) -> bool {
         for _ in 0..most {
             self.hca.set_now(self.now);
             if self.hca.next_deadline().is_some_and(|at| at <= self.now) {
@@ -223,9 +223,10 @@ impl<F: Frontend> Machine<F> {
             self.sent = sent;
             self.hca.outbound().clear();
             if !left.frames && !left.other {
-                return;
+                return false;
             }
         }
+        true
     }
 
     /// Returns the syndromes of the completions in a 32-entry queue, up to the first entry that the device owns. The
@@ -265,6 +266,11 @@ impl<F: Frontend> Bus for Machine<F> {
         let mut bytes = vec![0; len];
         let _ = self.hca.memory().read(Iova::new(at), &mut bytes);
         bytes
+    }
+
+    /// Runs one turn. A device without work left never completes a command that it has not completed by then.
+    fn wait(&mut self) -> bool {
+        self.turns(1)
     }
 }
 
