@@ -266,7 +266,9 @@ impl Ip {
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
             // Do not parse the data of a fragment as a header, since it can start anywhere in the datagram.
-            let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
+            let next = RawExtension::at(protocol, payload);
+            let next = next.filter(|(header, _)| !fragment && !header.has_segments_left(protocol));
+            let Some((extension, len)) = next else {
                 break;
             };
             let Some(rest) = payload.get(len..) else { break };
@@ -366,11 +368,7 @@ impl RawExtension {
     fn at(protocol: u8, bytes: &[u8]) -> Option<(&Self, usize)> {
         let (header, _) = view::<Self>(bytes, "extension header").ok()?;
         let len = usize::from(header.len);
-        let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
-            // RFC 8200, section 8.1: the pseudo-header contains the final destination. While segments are left, the
-            // IPv6 header contains an intermediate destination, and the transport checksum cannot be verified.
-            extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))
             }
@@ -380,6 +378,24 @@ impl RawExtension {
             _ => None,
         }
     }
+
+    /// Returns whether this is a routing header with segments left. RFC 8200, section 8.1: the pseudo-header contains
+    /// the final destination, but the IPv6 header still contains an intermediate one, so the transport checksum cannot
+    /// be verified.
+    fn has_segments_left(&self, protocol: u8) -> bool {
+        let [_, segments_left] = self.own.get().to_be_bytes();
+        protocol == extension::ROUTING && segments_left != 0
+    }
+}
+
+/// Returns the protocol number that follows the extension header at the front of `bytes`, and the length of the header in
+/// bytes. Returns `None` if `protocol` is not an extension header that can be skipped, or if a fragment other than the
+/// first follows.
+pub fn skip_extension(protocol: u8, bytes: &[u8]) -> Option<(u8, usize)> {
+    let (header, len) = RawExtension::at(protocol, bytes)?;
+    let is_later =
+        protocol == extension::FRAGMENT && FragmentField::from_bits(header.own.get()).offset() != 0;
+    (!is_later).then_some((header.next_header, len))
 }
 
 #[cfg(test)]

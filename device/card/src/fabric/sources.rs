@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use protocol::ids::MacAddr;
 use protocol::net::ether::{TAG_LEN, TAGS};
 use protocol::net::icmpv6;
+use protocol::net::layers::skip_extension;
 
 use crate::identity::Identity;
 
@@ -22,16 +23,6 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 
 const IPV6_HEADER_LEN: usize = 40;
-
-/// Protocol numbers of IPv6 extension headers (RFC 8200, section 4; RFC 4302; RFC 6275).
-mod extension {
-    pub(super) const HOP_BY_HOP: u8 = 0;
-    pub(super) const ROUTING: u8 = 43;
-    pub(super) const FRAGMENT: u8 = 44;
-    pub(super) const AUTHENTICATION: u8 = 51;
-    pub(super) const DESTINATION: u8 = 60;
-    pub(super) const MOBILITY: u8 = 135;
-}
 
 /// Source addresses of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,21 +71,12 @@ impl Source {
 fn advertised_target(packet: &[u8]) -> Option<Ipv6Addr> {
     let mut protocol = *packet.get(6)?;
     let mut at = IPV6_HEADER_LEN;
+    // The loop is bounded by the length of the frame, since each header has at least 8 bytes. A limit on the number of
+    // headers would hide the target behind more of them. Later fragments need no check, because hosts ignore fragmented
+    // advertisements (RFC 6980, section 5).
     while protocol != icmpv6::PROTOCOL {
-        let [next_header, len, high, low] = bytes(packet, at)?;
-        let len = usize::from(len);
-        at += match protocol {
-            extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
-                (len + 1) * 8
-            }
-            // RFC 8200, section 4.5: the offset is in bits 15:3. Only the first fragment contains the ICMPv6 header.
-            // Later ones need no check, since hosts ignore fragmented advertisements (RFC 6980, section 5).
-            extension::FRAGMENT if u16::from_be_bytes([high, low]) >> 3 == 0 => 8,
-            // RFC 4302, section 2.2: the length is in 4-byte words, minus two.
-            extension::AUTHENTICATION => (len + 2) * 4,
-            _ => return None,
-        };
-        protocol = next_header;
+        let (next_header, len) = skip_extension(protocol, packet.get(at..)?)?;
+        (protocol, at) = (next_header, at + len);
     }
     let is_advertisement = packet.get(at) == Some(&NEIGHBOR_ADVERTISEMENT);
     bytes(packet, at + 8).filter(|_| is_advertisement).map(|ip: [u8; 16]| ip.into())
@@ -233,16 +215,17 @@ pub(super) mod tests {
         owners.add(&member(3));
         let frame = frames_from(member(1).mac, member(2).mac, &member(3)).pop().unwrap();
         let (headers, message) = frame.split_at(14 + IPV6_HEADER_LEN);
+        // Hop-by-hop, destination, routing, fragment, authentication and mobility header.
         let extensions = [
-            (extension::HOP_BY_HOP, vec![0; 8]),
-            (extension::DESTINATION, [&[0, 1][..], &[0; 14]].concat()),
-            (extension::ROUTING, vec![0; 8]),
-            (extension::FRAGMENT, vec![0; 8]),
-            (extension::AUTHENTICATION, [&[0, 4][..], &[0; 22]].concat()),
-            (extension::MOBILITY, vec![0; 8]),
+            (0, vec![0; 8]),
+            (60, [&[0, 1][..], &[0; 14]].concat()),
+            (43, vec![0; 8]),
+            (44, vec![0; 8]),
+            (51, [&[0, 4][..], &[0; 22]].concat()),
+            (135, vec![0; 8]),
         ];
         let single = extensions.iter().map(|extension| vec![extension.clone()]);
-        let many = vec![(extension::DESTINATION, vec![0; 8]); 100];
+        let many = vec![(60, vec![0; 8]); 100];
         for chain in single.chain([extensions.to_vec(), many]) {
             let mut hidden = headers.to_vec();
             hidden[14 + 6] = chain[0].0;
