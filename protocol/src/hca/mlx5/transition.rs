@@ -194,7 +194,6 @@ impl Transition {
                     .union(A::SRQN)
                     .union(A::MIGRATION),
             ),
-            Self::Init2Init => (F::empty(), A::RIGHTS.union(A::QKEY).union(A::PKEY_INDEX).union(A::PORT)),
             Self::Init2Rtr if is_datagram => (F::MTU, A::empty()),
             Self::Init2Rtr => (
                 F::MTU.union(F::REMOTE_QPN).union(F::RECV_PSN),
@@ -204,7 +203,10 @@ impl Transition {
                 F::SEND_PSN,
                 A::ACK_TIMEOUT.union(A::RETRY_COUNT).union(A::RNR_RETRY).union(A::REQUESTER_DEPTH),
             ),
-            Self::Rts2Rts | Self::SqErr2Rts | Self::ToErr | Self::ToRst => (F::empty(), A::empty()),
+            // The driver selects each attribute that software changes. All others are 0 in the new context.
+            Self::Init2Init | Self::Rts2Rts | Self::SqErr2Rts | Self::ToErr | Self::ToRst => {
+                (F::empty(), A::empty())
+            }
         }
     }
 
@@ -441,6 +443,17 @@ mod tests {
         assert_eq!(rtr, QpContext { state: 2, mtu: 5, ..init });
         let rts = run(&rtr, Transition::Rtr2Rts, &new);
         assert_eq!((rts.next_send_psn, rts.recv_psn), (Psn::new(3), Psn::new(0)));
+    }
+
+    /// A program can change a single attribute of a QP in INIT, for example its P_Key index.
+    #[test]
+    fn init2init_copies_only_attributes_selected_by_mask() {
+        let primary = Path { port: 1, pkey_index: 3, ..Path::default() };
+        let init = QpContext { state: 1, remote_write: true, primary, ..created(Service::Rc) };
+        let new = QpContext { primary: Path { pkey_index: 5, ..Path::default() }, ..QpContext::default() };
+        assert_eq!(run(&init, Transition::Init2Init, &new), init);
+        let next = init.modified(Transition::Init2Init, QpAttributes::PKEY_INDEX, &new).unwrap();
+        assert_eq!(next, QpContext { primary: Path { pkey_index: 5, ..primary }, ..init });
     }
 
     #[test]
