@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn ethernet_port_has_more_capability_types() {
         let caps = Capabilities::new(&Options::default());
-        for (cap_type, at, byte) in [(0, 0x36, 1), (1, 0, 0xc0), (4, 0x1f, 128), (7, 0x40, 0x9e)] {
+        for (cap_type, at, byte) in [(0, 0x36, 0x41), (1, 0, 0xc0), (4, 0x1f, 128), (7, 0x40, 0x9e)] {
             let area = caps.query(&query(cap_type, true)).unwrap();
             assert_eq!(area[at], byte, "type {cap_type}");
             assert_eq!(caps.query(&query(cap_type, false)), Ok(area));

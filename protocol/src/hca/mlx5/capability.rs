@@ -155,6 +155,8 @@ layout! {
         @0x34[24]     eswitch_manager: bool,
         /// Maximum local ACK delay, as a timeout code.
         @0x34[20:16]  local_ack_delay: u8,
+        /// Whether the device counts CQEs with errors.
+        @0x34[14]     error_counters: bool,
         /// Type of the port; a value of [`PortType`].
         @0x34[9:8]    port_type: u8 => PortType::word,
         @0x34[7:0]    ports: u8,
@@ -325,6 +327,7 @@ impl GeneralCaps {
             retransmission_counters: true,
             max_q_counters: 256,
             local_ack_delay: 16,
+            error_counters: true,
             port_type: PortType::InfiniBand.code(),
             ports: 1,
             log_max_message: 30,
@@ -434,7 +437,7 @@ mod tests {
             (0x20, 0x04a8_0010),
             (0x28, 0x0004_0004),
             (0x30, 0xe100_0000),
-            (0x34, 0x0010_0001),
+            (0x34, 0x0010_4001),
             (0x38, 0x1e00_0000),
             (0x3c, 0x01ff_0001),
             (0x40, 0x0010_0402),
