@@ -379,13 +379,15 @@ fn capabilities_match_traces() {
         match query.cap_type() {
             Some(CapType::General) => {
                 // The recorded device supported BlueFlame. It did not support fast teardown, DevX, changing the
-                // moderation mode, reporting the repeat key or counting CQEs with errors (mlx5 interface, section 6.1).
+                // moderation mode, reporting the repeat key, counting CQEs with errors or changing the counter set of a
+                // QP in RTS (mlx5 interface, section 6.1).
                 let caps = GeneralCaps {
                     blue_flame: true,
                     cq_period_mode: false,
                     fast_teardown: false,
                     repeated_key: false,
                     error_counters: false,
+                    rts2rts_counter_set: false,
                     log_max_user_contexts: 0,
                     log_max_user_memories: 0,
                     user_rights: UserRights::empty(),

@@ -1,22 +1,26 @@
 //! Q counters that QPs increment (mlx5 interface, section 17.2).
 
 use card::frontend::testing::{exchange, wait};
+use protocol::hca::mlx5::capability::GeneralCaps;
 use protocol::hca::mlx5::counter::{QCounters, QueryQCounter};
-use protocol::hca::mlx5::qp::{QpContext, Service};
+use protocol::hca::mlx5::qp::{ModifyQp, QpContext, Service};
 use protocol::hca::mlx5::resource::CounterSetNumber;
 use protocol::hca::mlx5::syndrome::Syndrome;
+use protocol::hca::mlx5::transition::QpAttributes;
 use protocol::hca::mlx5::wqe::{AtomicSegment, Opcode, Operation};
 use protocol::ids::CounterSet;
 
 use super::user::{User, request, syndromes};
 use super::*;
 
+fn alloc(user: &mut User) -> CounterSet {
+    CounterSetNumber::parse(&output(&user.ok(&Command::AllocQCounter(BARE)))).set
+}
+
 /// Creates two connected QPs, each with its own counter set.
 fn pair(service: Service) -> ([User; 2], [CounterSet; 2]) {
     let mut users = [User::new(1), User::new(2)];
-    let sets = users
-        .each_mut()
-        .map(|user| CounterSetNumber::parse(&output(&user.ok(&Command::AllocQCounter(BARE)))).set);
+    let sets = users.each_mut().map(alloc);
     for (user, (counter_set, lid)) in users.iter_mut().zip(sets.into_iter().zip([2, 1])) {
         user.connect(&QpContext { counter_set, ..user.context(service) }, lid);
     }
@@ -145,4 +149,20 @@ fn uc_send_without_receive_is_counted() {
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);
     assert_eq!(counters(&mut b, set_b).out_of_buffer, 1);
+}
+
+/// `rdma statistic qp bind` gives a QP that is in use a counter set of its own.
+#[test]
+fn rts2rts_changes_counter_set() {
+    assert!(GeneralCaps::infiniband().rts2rts_counter_set);
+    let ([mut a, mut b], [_, old]) = pair(Service::Rc);
+    let counter_set = alloc(&mut b);
+    let (optional, qpn) = (QpAttributes::COUNTER_SET, b.qpn);
+    let context = QpContext { counter_set, ..QpContext::default() };
+    b.ok(&Command::Rts2RtsQp(ModifyQp { qpn, optional, context }));
+    a.post(&request(Opcode::Write, Operation::Write(a.remote(0x40)), a.data(0, 8)));
+    exchange(&mut *a, &mut *b);
+    assert_eq!(syndromes(&a.reap()), [0]);
+    let expected = QCounters { rx_write_requests: 1, ..QCounters::default() };
+    assert_eq!((counters(&mut b, counter_set), counters(&mut b, old)), (expected, QCounters::default()));
 }

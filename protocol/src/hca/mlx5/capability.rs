@@ -133,6 +133,8 @@ layout! {
         @0x28[5:0]    log_max_responder_depth: u8,
         @0x2c[31]     end_padding: bool,
         @0x2c[28]     start_padding: bool,
+        /// Whether RTS2RTS can change a QP's counter set.
+        @0x2c[22]     rts2rts_counter_set: bool,
         /// Size code of the GID table; code n means 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
         /// Whether the device counts packets that arrive out of sequence.
@@ -322,6 +324,7 @@ impl GeneralCaps {
             log_max_klm_list: 16,
             log_max_requester_depth: 4,
             log_max_responder_depth: 4,
+            rts2rts_counter_set: true,
             out_of_sequence_counter: true,
             vport_counters: true,
             retransmission_counters: true,
@@ -436,6 +439,7 @@ mod tests {
             (0x1c, 0x1612_0116),
             (0x20, 0x04a8_0010),
             (0x28, 0x0004_0004),
+            (0x2c, 0x0040_0000),
             (0x30, 0xe100_0000),
             (0x34, 0x0010_4001),
             (0x38, 0x1e00_0000),

@@ -11,6 +11,7 @@ impl GeneralCaps {
     #[must_use]
     pub fn with_ethernet_port(self) -> Self {
         Self {
+            modify_rq_counter_set: true,
             port_type: PortType::Ethernet.code(),
             nic_flow_table: true,
             ethernet_offloads: true,
@@ -184,10 +185,12 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The expected words are from golden trace eth-1, minus the bits that are set for both port types.
+    /// The expected words are from golden trace eth-1, minus the bits that are set for both port types, plus the bit for
+    /// changes to an RQ's counter set.
     #[test]
     fn ethernet_port_adds_published_bits() {
         let added: [u8; GeneralCaps::LEN] = words(&[
+            (0x30, 0x0800_0000),
             (0x34, 0x0200_0100),
             (0x40, 0x0000_000c),
             (0x6c, 0x0a0a_0a0a),

@@ -31,6 +31,10 @@ fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], 
     };
     match command {
         Command::QueryHcaCap(query) => match query.cap_type() {
+            // This device permits changes to the counter set of an RQ.
+            Some(CapType::General) if matches!(heading.split(' ').next(), Some("6" | "7")) => {
+                output[0x10 + 0x30] |= 8;
+            }
             // This device has a larger GID table.
             Some(CapType::Roce) => output[0x10 + 0x1e..0x10 + 0x20].copy_from_slice(&[0, 128]),
             // This device also matches source MACs.
