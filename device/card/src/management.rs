@@ -55,6 +55,7 @@ use std::time::Duration;
 
 use engine::{Instant, Stats};
 use protocol::ids::{Lid, MacAddr, Pkey, Qpn};
+use protocol::mad::perf::PortCounters;
 use protocol::mad::port::PortInfo;
 use protocol::mad::smp::{self, Smp, attribute};
 use protocol::mad::{Class, Mad, Method};
@@ -337,6 +338,12 @@ impl Management {
             self.push(Output::Link(up));
         }
         answer
+    }
+
+    /// Returns the PortCounters attribute without its port and its mask. The counters start from 0 when a Set request
+    /// resets them.
+    pub fn port_counters(&self, counters: &Counters) -> PortCounters {
+        self.port.perf.since_reset(counters)
     }
 
     /// Returns whether the P_Key table has changed since the last call.

@@ -20,6 +20,7 @@ use engine::{Engine, Event, Instant};
 use protocol::describe::{Field as _, Visitor};
 use protocol::ids::{MacAddr, Qpn};
 use protocol::mad::Mad;
+use protocol::mad::perf::PortCounters;
 use protocol::mad::port::PortInfo;
 use serde::Serialize;
 
@@ -159,6 +160,16 @@ impl Context<'_> {
     /// Returns the time and the counters needed by the management agents.
     pub fn view(&self) -> View {
         View { now: self.now, counters: Counters::of(self.port.stats(), self.engine.stats()) }
+    }
+
+    /// Returns the PortCounters attribute of the port, without its port and its mask. Ports without an agent have these
+    /// counters too.
+    pub fn port_counters(&self) -> PortCounters {
+        let counters = self.view().counters;
+        match &self.management {
+            Some(management) => management.port_counters(&counters),
+            None => counters.attribute(),
+        }
     }
 
     /// Raises an MSI-X vector.

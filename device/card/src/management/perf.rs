@@ -19,6 +19,24 @@ pub(super) struct Perf {
     extended_base: Counters,
 }
 
+impl Counters {
+    /// Returns the PortCounters attribute without its port and its mask.
+    pub fn attribute(&self) -> PortCounters {
+        PortCounters {
+            link_downed: saturated(self.link_downed),
+            receive_errors: saturated(self.receive_errors),
+            transmit_discards: saturated(self.transmit_discards),
+            receive_constraint_errors: saturated(self.pkey_violations),
+            vl15_dropped: saturated(self.vl15_dropped),
+            transmit_data: saturated(self.transmit_octets / 4),
+            receive_data: saturated(self.receive_octets / 4),
+            transmit_packets: saturated(self.transmit_packets),
+            receive_packets: saturated(self.receive_packets),
+            ..PortCounters::default()
+        }
+    }
+}
+
 impl Perf {
     /// Answers a performance management request or returns `None` if it must be discarded.
     pub(super) fn answer(&mut self, counters: &Counters, request: &Mad) -> Option<Mad> {
@@ -60,23 +78,14 @@ impl Perf {
             ];
             reset(requested.select, counters);
         }
-        let since = now.since(&self.base);
-        let counters = PortCounters {
-            port: requested.port,
-            select: requested.select,
-            link_downed: saturated(since.link_downed),
-            receive_errors: saturated(since.receive_errors),
-            transmit_discards: saturated(since.transmit_discards),
-            receive_constraint_errors: saturated(since.pkey_violations),
-            vl15_dropped: saturated(since.vl15_dropped),
-            transmit_data: saturated(since.transmit_octets / 4),
-            receive_data: saturated(since.receive_octets / 4),
-            transmit_packets: saturated(since.transmit_packets),
-            receive_packets: saturated(since.receive_packets),
-            ..PortCounters::default()
-        };
-        put(data, &counters.emit());
+        let PortCounters { port, select, .. } = requested;
+        put(data, &PortCounters { port, select, ..self.since_reset(now) }.emit());
         Ok(())
+    }
+
+    /// Returns the PortCounters attribute without its port and its mask.
+    pub(super) fn since_reset(&self, now: &Counters) -> PortCounters {
+        now.since(&self.base).attribute()
     }
 
     fn extended(&mut self, now: &Counters, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {

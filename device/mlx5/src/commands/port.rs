@@ -105,6 +105,8 @@ pub(super) fn access_register(
             let capability_mask = cx.port_info().map_or(0, |info| info.capabilities);
             Pcap { port: set.port, capability_mask }.emit().to_vec()
         }
+        // Section 17.1: `mlx5_ib` reads the error counters in sysfs from this register.
+        PortRegister::Ppcnt if cx.management.is_some() => port_register::infiniband_counters(cx, data)?,
         register if enabled.caps.has_ethernet_port() => {
             let resources = enabled.resources.as_mut();
             let resources =

@@ -1,7 +1,7 @@
-//! Registers of an Ethernet port.
+//! Registers of an Ethernet port, and the counters of an InfiniBand port.
 //!
 //! # Spec
-//! mlx5 interface, sections 15.1, 15.4 and 17.1.
+//! mlx5 interface, sections 14.4, 15.1, 15.4 and 17.1.
 
 use card::frontend::Context;
 use protocol::hca::mlx5::access_register::{Direction, PortRegister};
@@ -73,12 +73,40 @@ pub(super) fn access(
             check(query.port)?;
             let group = CounterGroup::from_code(query.group);
             let group = group.ok_or_else(|| Check::CounterGroup.rejects(query.group))?;
+            let counters = match group {
+                CounterGroup::InfiniBand => infiniband_group(cx),
+                _ => port.frames.group(group, query.priority, cx.port.stats()),
+            };
             // `query.clear` has no effect, since other counters are derived from these.
-            query.with(&port.frames.group(group, query.priority, cx.port.stats())).emit().to_vec()
+            query.with(&counters).emit().to_vec()
         }
         // Flow control is always off, and the port has no module. Writes have no effect.
         PortRegister::Pfcc => Pfcc::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         PortRegister::Pmlp => Pmlp::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         _ => return Err(unknown),
     })
+}
+
+/// Reads the counters of an InfiniBand port, which has only one group.
+///
+/// # Errors
+/// Fails if the data is too short, or names another port or group.
+pub(super) fn infiniband_counters(cx: &Context<'_>, data: &[u8]) -> Result<Output, Rejection> {
+    let short = || Check::RegisterLength.rejects(data.len() as u64);
+    let query = PortCounters::parse_prefix(data).ok_or_else(short)?;
+    check(query.port)?;
+    match CounterGroup::from_code(query.group) {
+        Some(CounterGroup::InfiniBand) => Ok(query.with(&infiniband_group(cx)).emit().to_vec()),
+        _ => Err(Check::CounterGroup.rejects(query.group)),
+    }
+}
+
+/// Returns the counters of [`CounterGroup::InfiniBand`].
+fn infiniband_group(cx: &Context<'_>) -> [u8; 248] {
+    /// Length of the port number and the mask that precede the counters of the PortCounters attribute.
+    const HEADER_LEN: usize = 4;
+    let mut group = [0; 248];
+    let attribute = cx.port_counters().emit();
+    group.iter_mut().zip(attribute.iter().skip(HEADER_LEN)).for_each(|(to, from)| *to = *from);
+    group
 }

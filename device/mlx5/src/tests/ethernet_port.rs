@@ -281,7 +281,7 @@ fn remaining_port_registers_match_specification() {
     assert_eq!(access(&mut driver, 1, 0x5008, &query.emit()), query.emit());
     let mut data = [0; 256];
     data[1] = 1;
-    data[3] = 0x20;
+    data[3] = 0x21;
     for (register, len, check) in [
         (0x5008, 256, Check::CounterGroup),
         (0x5008, 255, Check::RegisterLength),
@@ -294,6 +294,23 @@ fn remaining_port_registers_match_specification() {
     data[..32].copy_from_slice(b"host a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
     access(&mut driver, 0, 0x6001, &data[..64]);
     assert_eq!(access(&mut driver, 1, 0x6001, &[0; 64]), data[..64]);
+}
+
+/// Section 17.1: `mlx5_ib` reads the error counters in sysfs from group 20h.
+#[test]
+fn infiniband_counter_group_counts_link_failures() {
+    let mut driver = initialised_with_ethernet();
+    let read = |driver: &mut Driver| {
+        let query = PortCounters { port: 1, group: 0x20, ..PortCounters::default() };
+        access(driver, 1, 0x5008, &query.emit())
+    };
+    let mut expected = read(&mut driver);
+    assert_eq!(expected[..8], [0, 1, 0, 0x20, 0, 0, 0, 0]);
+    let downs = expected[0x0b];
+    driver.hca.set_link(false);
+    driver.hca.set_link(true);
+    expected[0x0b] = downs + 1;
+    assert_eq!(read(&mut driver), expected);
 }
 
 #[test]

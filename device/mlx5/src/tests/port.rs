@@ -6,6 +6,7 @@ use protocol::hca::mlx5::counter::{QueryVportCounter, VportCounters};
 use protocol::hca::mlx5::eqe::{Eqe, PortChange};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mad_ifc::MadIfc;
+use protocol::hca::mlx5::port_register::PortCounters;
 use protocol::hca::mlx5::vport::QueriedVport;
 use protocol::mad::port::{LinkState, PhysicalState, PortInfo};
 
@@ -127,6 +128,30 @@ fn port_counters_are_zero_without_traffic() {
     let mut driver = initialised();
     let output = driver.ok(&Command::QueryVportCounter(QueryVportCounter { clear: true }));
     assert_eq!(VportCounters::parse(&self::output(&output)), VportCounters::default());
+}
+
+/// Section 17.1: `mlx5_ib` reads the error counters in sysfs from PPCNT, group 20h.
+#[test]
+fn ppcnt_reports_same_counters_as_performance_agent() {
+    let mut driver = initialised();
+    driver.hca.set_link(false);
+    driver.hca.set_link(true);
+    let read = |group| {
+        let query = PortCounters { port: 1, group, ..PortCounters::default() };
+        let access = AccessReg { direction: 1, register: 0x5008, argument: 0 };
+        (access, query.emit())
+    };
+    let (access, data) = read(0x20);
+    let queried = driver.execute(&Command::AccessReg(access, Bytes::parse(&data)).emit(0), 0x110);
+    assert_eq!(queried[..8], [0; 8]);
+    assert_eq!(queried[0x10..0x18], data[..8]);
+    assert_eq!(queried[0x10 + 0x0b], 1, "the link has failed once");
+    let mut get = mad(4, 0x12);
+    get.mad[65] = 1;
+    let answer = driver.ok(&Command::MadIfc(get));
+    assert_eq!(queried[0x18..0x40], answer[0x10 + 64 + 4..][..40]);
+    let (access, data) = read(0);
+    assert_eq!(driver.rejected(&Command::AccessReg(access, Bytes::parse(&data))), Check::CounterGroup);
 }
 
 /// Section 14.1: the driver reads the P_Key table again only after an event.

@@ -23,7 +23,7 @@ codes! {
         Paos = 0x5006 "PAOS",
         /// Ethernet: flow control of a port.
         Pfcc = 0x5007 "PFCC",
-        /// Ethernet: counters of a port.
+        /// Counters of a port.
         Ppcnt = 0x5008 "PPCNT",
         /// NodeDescription of the device. `rdma-ndd` writes the host name to it.
         NodeDescription = 0x6001 "NODE_DESC",

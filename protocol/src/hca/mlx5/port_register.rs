@@ -93,6 +93,8 @@ codes! {
         Priority = 0x10 "priority",
         /// Counters for the physical layer.
         Physical = 0x12 "physical",
+        /// Counters of the PortCounters attribute, as in [`crate::mad::perf::PortCounters`].
+        InfiniBand = 0x20 "infiniband",
     }
 }
 
@@ -107,7 +109,8 @@ layout! {
         @0x04[31]     clear: bool,
         /// Priority or traffic class that the counters apply to.
         @0x04[4:0]    priority: u8,
-        /// Counters, as in [`IeeeCounters`], [`Rfc2819Counters`] or [`PriorityCounters`].
+        /// Counters, as in [`IeeeCounters`], [`Rfc2819Counters`] or [`PriorityCounters`]. Those of
+        /// [`CounterGroup::InfiniBand`] are the PortCounters attribute from byte 4 on.
         @0x08         counters: [u64; 31] => _,
     }
 }
