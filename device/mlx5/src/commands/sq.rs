@@ -30,10 +30,10 @@ pub(super) const fn placement(queue: &WorkQueue) -> Placement {
     Placement { log_page_size: queue.log_page_size, page_offset: queue.page_offset }
 }
 
-/// Returns whether a queue may move from one state to another. Any state can move to reset.
+/// Returns whether a queue may move from one state to another. Any state can move to reset and to error.
 pub(super) const fn is_transition(from: WorkQueueState, to: WorkQueueState) -> bool {
     use WorkQueueState::{Error, Ready, Reset};
-    matches!((from, to), (_, Reset) | (Reset | Ready, Ready) | (Ready | Error, Error))
+    matches!((from, to), (_, Reset | Error) | (Reset | Ready, Ready))
 }
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateSq, pages: Pages<'_>) -> Result<Output, Rejection> {

@@ -127,13 +127,14 @@ fn invalid_tirs_tiss_and_rqts_are_rejected() {
     assert_eq!(net.driver.rejected(&Command::CreateTis(CreateTis { context })), Check::TisDomain);
 }
 
+/// Section 16.1: a raw packet QP that moves from INIT to the error state has an SQ in reset.
 #[test]
 fn only_valid_state_transitions_are_accepted() {
     let mut net = Net::new();
     let sqn = net.sqn;
-    for (code, accepted) in
-        [(1, true), (3, true), (3, true), (1, false), (0, true), (3, false), (2, false), (1, true)]
-    {
+    let states =
+        [(1, true), (3, true), (3, true), (1, false), (0, true), (3, true), (2, false), (0, true), (1, true)];
+    for (code, accepted) in states {
         let context = SqContext { state: code, ..SqContext::default() };
         let modify = Command::ModifySq(ModifySq { sqn, context, ..ModifySq::default() });
         match accepted {
