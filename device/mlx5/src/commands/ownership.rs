@@ -6,7 +6,7 @@
 
 use protocol::hca::mlx5::flow_table::{FlowTableContext, MissAction};
 use protocol::hca::mlx5::input::Command;
-use protocol::hca::mlx5::qp::QpContext;
+use protocol::hca::mlx5::qp::{QpContext, QpState};
 use protocol::hca::mlx5::rq::rq_fields;
 use protocol::hca::mlx5::srq::WorkQueue;
 use protocol::hca::mlx5::user_context::User;
@@ -137,7 +137,12 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
     }
     if let Some((transition, modify)) = command.transition() {
         let qp = resources.qps.get(modify.qpn.get()).map(|qp| qp.context);
-        let next = qp.and_then(|old| old.modified(transition, modify.optional, &modify.context).ok());
+        // The context may hold an old state, for example if a datagram has failed since. The command itself checks the
+        // state, so assume the one that the transition requires.
+        let next = qp.and_then(|old| {
+            let state = transition.source().map_or(old.state, QpState::code);
+            QpContext { state, ..old }.modified(transition, modify.optional, &modify.context).ok()
+        });
         let old = qp.map(|old| qp_references(&old)).unwrap_or_default();
         let next = next.map(|next| qp_references(&next)).unwrap_or_default();
         let new = next.into_iter().filter(|object| !old.contains(object));

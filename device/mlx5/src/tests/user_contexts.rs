@@ -8,10 +8,11 @@ use protocol::hca::mlx5::flow_table::{
 };
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mkey::{AccessMode, CreateMkey, MkeyContext};
-use protocol::hca::mlx5::qp::{CreateQp, QpContext, Service};
+use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext, Service};
 use protocol::hca::mlx5::resource::{CounterSetNumber, QpNumber};
 use protocol::hca::mlx5::rq::{CreateRq, RqContext};
 use protocol::hca::mlx5::sq::{CreateSq, SqContext};
+use protocol::hca::mlx5::transition::QpAttributes;
 use protocol::hca::mlx5::user_context::{CreateUctx, UctxNumber, UserRights};
 use protocol::ids::{CounterSet, FlowTableId, Qpn, UserId};
 
@@ -234,6 +235,35 @@ fn destroying_user_context_drops_its_objects() {
         let world = World::new(&mut driver, second.eqn);
         driver.destroy_user(world.user);
     }
+}
+
+/// Section 10.2: a failed datagram moves a QP from RTS to the send queue error state without a command.
+#[test]
+fn qp_with_failed_send_queue_cannot_take_foreign_cq() {
+    // The UMEM of a world begins at this bus address.
+    const UMEM: u64 = 0x60_0000;
+    let (mut driver, [own, other]) = two_worlds();
+    driver.interface.user = own.user.get();
+    let context = QpContext { service: Service::Ud.code(), ..own.qp_context() };
+    let create = CreateQp { context, in_umem: true, umem: own.umem, umem_offset: 0x2000, ..<_>::default() };
+    let created = driver.ok(&Command::CreateQp(create, Pages::default()));
+    let QpNumber { qpn } = QpNumber::parse(&output(&created));
+    let modify = ModifyQp { qpn, context, ..ModifyQp::default() };
+    driver.ok(&Command::Rst2InitQp(modify));
+    driver.ok(&Command::Init2RtrQp(modify));
+    driver.ok(&Command::Rtr2RtsQp(modify));
+    // The WQE has size 0.
+    driver.poke(UMEM + 0x40 + 6, &[0, 1]);
+    let doorbell = u64::from(qpn.get()) << 8;
+    driver.ring(own.uar, 0x800, &doorbell.to_be_bytes());
+    driver.settle();
+    let mut recover = |recv_cqn| {
+        let context = QpContext { recv_cqn, ..context };
+        let modify = ModifyQp { optional: QpAttributes::RECV_CQN, context, ..modify };
+        driver.check_of(own.user.get(), &Command::SqErr2RtsQp(modify).emit(0))
+    };
+    assert_eq!(recover(other.cqn), Some(Check::UserObject));
+    assert_eq!(recover(own.cqn), None);
 }
 
 /// XRC initiator QPs, which the kernel creates outside any user context, use a CQ owned by a user context.
