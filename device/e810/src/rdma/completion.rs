@@ -20,6 +20,7 @@ use super::Rdma;
 use super::completion_queue::{CqNotification, PushError};
 use super::failure;
 use super::queue_pair::QueuePair;
+use super::queues::poll_if_flushed;
 use super::send_queue::SendTag;
 use super::trace;
 
@@ -194,6 +195,7 @@ fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: QpFailure) {
     limited!(info, %qpn, ?code, ?source, "QP entered the error state");
     report(rdma, cx, qpn, code, source, wqe);
     stop(rdma, cx, qpn);
+    poll_if_flushed(rdma, cx, qpn);
 }
 
 pub(super) fn report(
@@ -232,4 +234,5 @@ fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     qp.state = QpState::Error;
     let modify = qp.current(super::queue_pair::PathContext { paths: &rdma.paths, mac });
     super::host::modify(rdma, cx, qpn, &modify);
+    poll_if_flushed(rdma, cx, qpn);
 }

@@ -194,6 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     }
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
+    poll_if_flushed(rdma, cx, command.qpn);
     if runs {
         // Execute the WQEs posted before RTS, since software does not ring the doorbell for them again.
         host::notify_send(rdma, cx, command.qpn);
@@ -216,23 +217,37 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Do not poll privileged QPs for later WQEs, which the kernel completes itself. The kernel also discards a QP's
-    // CQEs before it destroys the QP, and the device must not write another one in between.
-    if qp.state == QpState::Error && !qp.context.privileged {
-        rdma.queues.flushed.insert(qpn.get(), cx.now);
-    }
     // The major code must be at least 1, because software treats a CQE with major code 0 as success.
     let codes = |major: u16, minor| {
         if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
     };
-    let sends = command.sq.then(|| codes(command.sq_major, command.sq_minor));
-    let receives = command.rq.then(|| codes(command.rq_major, command.rq_minor));
-    let flushed = complete_flushed(rdma, cx, qpn, sends, receives);
+    let flushed = if qp.state == QpState::Error {
+        let sends = command.sq.then(|| codes(command.sq_major, command.sq_minor));
+        let receives = command.rq.then(|| codes(command.rq_major, command.rq_minor));
+        poll_if_flushed(rdma, cx, qpn);
+        complete_flushed(rdma, cx, qpn, sends, receives)
+    } else {
+        // Section 14.2: irdma also requests a flush when it moves a QP to SQD. Such a QP keeps its WQEs: it still
+        // receives, and it executes posted sends when it returns to RTS.
+        FlushedQueues::Neither
+    };
     if command.generate_event {
         let (code, source) = (EventCode::from(command.event), EventSource::from(command.source));
         report(rdma, cx, qpn, code, source, 0);
     }
     Ok(Done::Flushed(flushed))
+}
+
+/// Starts to poll a QP in the error state for WQEs to flush, if software has requested a flush before. See
+/// [`flush_late`].
+pub(super) fn poll_if_flushed(rdma: &mut Rdma, cx: &Context<'_>, qpn: Qpn) {
+    let Some(qp) = rdma.queues.qp(qpn) else { return };
+    let is_flushed = qp.flushed.sends || qp.flushed.receives;
+    // Do not poll privileged QPs for later WQEs, which the kernel completes itself. The kernel also discards a QP's
+    // CQEs before it destroys the QP, and the device must not write another one in between.
+    if qp.state == QpState::Error && is_flushed && !qp.context.privileged {
+        rdma.queues.flushed.insert(qpn.get(), cx.now);
+    }
 }
 
 /// Major code of a flushed WQE, and the default minor code.
@@ -242,7 +257,9 @@ const FLUSHED: u16 = 1;
 ///
 /// Software flushes a QP a second time only if it moved the QP to the error state itself (section 14.2). If the device
 /// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
-/// 10.3.1.8. The device polls both queues instead of waiting for doorbells, which receive queues do not have.
+/// 10.3.1.8. The same applies to all WQEs of a QP that software flushed in state SQD: software does not flush it again
+/// when it enters the error state. The device polls both queues instead of waiting for doorbells, which receive queues
+/// do not have.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);

@@ -96,7 +96,7 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bo
         }
         Operation::FlushQp(command) if command.sq || command.rq => {
             let qp = rdma.queues.qp(command.qpn);
-            if let Some(qp) = qp.filter(|qp| qp.state != QpState::Error) {
+            if let Some(qp) = qp.filter(|qp| !matches!(qp.state, QpState::Error | QpState::Sqd)) {
                 found.add(&FLUSH_STATE, format!("QP {} flushed in state {}", command.qpn, qp.state));
             }
         }

@@ -64,7 +64,7 @@ strict_rules! {
     CEQ_IN_USE "ceq_in_use" "14.3, 17.3";
     /// Destroying a queue pair that is in RTS.
     QP_RUNNING "qp_running" "13.3";
-    /// Flushing a queue pair that is not in the error state.
+    /// Flushing a queue pair that is neither in the error state nor in SQD.
     FLUSH_STATE "flush_state" "14.2";
     /// Unmapping context memory while queue pairs or regions exist.
     SEGMENT_IN_USE "segment_in_use" "11.3";

@@ -10,6 +10,11 @@ use super::*;
 /// minor code in the flush operation's completion.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) -> u16 {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
+    request_flush(driver, sq_minor, rq_minor)
+}
+
+/// Flushes both queues without changing the state of the queue pair.
+fn request_flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) -> u16 {
     let command = FlushQp {
         rq_minor,
         rq_major: 1,
@@ -134,6 +139,69 @@ fn requests_posted_in_error_state_are_flushed() {
     pair.a.perform_well(&Operation::DestroyQp(DestroyQp { qpn: QPN, ..DestroyQp::default() }));
     wait_us(&mut pair, PERIOD_US);
     nothing(&mut pair.a);
+}
+
+/// Key of a region for the receives of an unprivileged queue pair.
+const RECEIVES: u32 = 0x6cdb_0e07;
+
+/// Returns a pair whose queue pair at `b` is unprivileged, has one receive, and is moved to SQD and flushed as irdma
+/// does it.
+fn flushed_in_sqd() -> Pair {
+    let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
+    register(&mut pair.b, RECEIVES, TARGET, 0x1000, StagRights::all());
+    pair.b.post_receive(QPN, &[fragment(TARGET, RECEIVES, 64)]);
+    move_b(&mut pair, QpState::Sqd);
+    assert_eq!(pair.b.next_async_event().map(|event| u16::from(event.code)), Some(0x900));
+    assert_eq!(request_flush(&mut pair.b, 1, 1), 0, "no request is flushed");
+    pair
+}
+
+fn move_b(pair: &mut Pair, state: QpState) {
+    let unprivileged = QpContext { privileged: false, ..context(2) };
+    assert_eq!(pair.b.modify_qp(QPN, QpKind::Rc, state, &unprivileged).error, None);
+}
+
+/// IBTA volume 1, section 10.3.1: in SQD, receives are processed as in RTS, and posted sends wait for RTS.
+#[test]
+fn flush_in_sqd_keeps_requests() {
+    let mut pair = flushed_in_sqd();
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+    pair.b.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+    assert_eq!(request_flush(&mut pair.b, 1, 1), 0);
+    pair.settle();
+    assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
+    move_b(&mut pair, QpState::Rts);
+    register(&mut pair.a, RECEIVES, TARGET, 0x1000, StagRights::all());
+    pair.a.post_receive(QPN, &[fragment(TARGET, RECEIVES, 64)]);
+    wait_us(&mut pair, PERIOD_US);
+    pair.settle();
+    assert_eq!((only(&mut pair.b, SEND_CQ).cqe.error, only(&mut pair.a, RECV_CQ).cqe.len), (false, 8));
+    nothing(&mut pair.b);
+}
+
+/// Section 14.2: irdma does not flush a queue pair again that it has flushed in SQD.
+#[test]
+fn qp_flushed_in_sqd_is_flushed_on_error() {
+    let fail: [fn(&mut Pair); 3] = [
+        |pair| move_b(pair, QpState::Error),
+        |pair| {
+            move_b(pair, QpState::Rts);
+            move_b(pair, QpState::Error);
+        },
+        |pair| {
+            move_b(pair, QpState::Rts);
+            pair.b.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0x1234_5600, 64)]));
+            pair.settle();
+            assert_eq!(failure(&mut pair.b, 2).0, 0x102);
+        },
+    ];
+    for (sends, fail) in [0, 0, 1].into_iter().zip(fail) {
+        let mut pair = flushed_in_sqd();
+        fail(&mut pair);
+        wait_us(&mut pair, PERIOD_US);
+        assert_eq!(codes(&mut pair.b, RECV_CQ), [(true, 1, 1)]);
+        assert_eq!(codes(&mut pair.b, SEND_CQ), vec![(true, 1, 1); sends]);
+    }
 }
 
 /// The failed receive still counts as posted. It completes when software flushes the queue.
