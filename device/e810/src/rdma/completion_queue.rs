@@ -5,6 +5,9 @@
 //! request yet. When the request arrives, the device checks for unread entries, and raises the event immediately if it
 //! finds any. A spurious event is harmless.
 //!
+//! A CEQ has no consumer index, so a program that arms its CQ in a loop could overwrite the unread events of others.
+//! irdma acknowledges each event that it reads. Until then, the CQ holds back its next event.
+//!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
 
@@ -83,15 +86,21 @@ pub(super) struct CompletionQueue {
     unread_solicited: u32,
     /// Number of resizes so far, modulo 2^14.
     resizes: u16,
+    /// Whether software acknowledges events. Events are not held back for software that does not.
+    acknowledges: bool,
+    /// Whether the last event is unacknowledged.
+    unacknowledged: bool,
+    /// Whether an event is held back until software acknowledges the last one.
+    event_held: bool,
     fault: Option<CqFault>,
 }
 
 impl CompletionQueue {
-    /// Creates an empty queue.
+    /// Creates an empty queue. `acknowledges` is set if software is known to acknowledge events.
     ///
     /// # Errors
     /// Fails if the ring parameters are invalid.
-    pub(super) fn new(command: &CqCommand) -> Result<Self, CqpError> {
+    pub(super) fn new(command: &CqCommand, acknowledges: bool) -> Result<Self, CqpError> {
         Ok(Self {
             cqn: command.cqn,
             ring: ring(command)?,
@@ -104,6 +113,9 @@ impl CompletionQueue {
             head: 0,
             unread_solicited: 0,
             resizes: 0,
+            acknowledges,
+            unacknowledged: false,
+            event_held: false,
             fault: None,
         })
     }
@@ -220,9 +232,21 @@ impl CompletionQueue {
         if missed { self.notify() } else { None }
     }
 
+    /// Handles the acknowledgement of the last event. Returns the event that was held back, if any.
+    pub(super) fn acknowledge(&mut self) -> Option<CqNotification> {
+        (self.acknowledges, self.unacknowledged) = (true, false);
+        if std::mem::take(&mut self.event_held) { self.notify() } else { None }
+    }
+
     fn notify(&mut self) -> Option<CqNotification> {
         self.armed = Armed::No;
-        Some(CqNotification { ceq: self.ceq?, cookie: self.cookie })
+        let ceq = self.ceq?;
+        if self.acknowledges && self.unacknowledged {
+            self.event_held = true;
+            return None;
+        }
+        self.unacknowledged = true;
+        Some(CqNotification { ceq, cookie: self.cookie })
     }
 
     fn fail(&mut self, fault: CqFault) -> PushError {

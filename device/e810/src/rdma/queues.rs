@@ -39,6 +39,8 @@ pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 pub(in super::super) struct Queues {
     cqs: SparseTable<CompletionQueue>,
     qps: SparseTable<Box<QueuePair>>,
+    /// Whether software has acknowledged a completion event since the control queue was created.
+    acknowledges: bool,
     /// QPs that are in the error state and have been flushed by software. The device polls them for WQEs posted after
     /// the flush.
     flushed: PollSet<10>,
@@ -52,6 +54,7 @@ impl Queues {
         Self {
             cqs: SparseTable::new(capacity(limits.max_cqs.get())),
             qps: SparseTable::new(capacity(limits.max_qps.get())),
+            acknowledges: false,
             flushed: PollSet::default(),
         }
     }
@@ -107,6 +110,15 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     }
 }
 
+/// Handles the acknowledgement of a completion event. Its CQ may have been destroyed since the event.
+pub(super) fn acknowledge(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
+    let Rdma { queues, events, hmc, .. } = rdma;
+    queues.acknowledges = true;
+    if let Some(CqNotification { ceq, cookie }) = queues.cq_mut(cqn).and_then(CompletionQueue::acknowledge) {
+        events.notify(hmc.pages(cx.dma), cx.monitor, ceq, cookie);
+    }
+}
+
 /// Reports a completed control queue operation, if the control queue's CQ exists.
 pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
     let Rdma { queues, events, hmc, .. } = rdma;
@@ -128,7 +140,8 @@ pub(super) fn create_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
         return Err(CqpError::new(CqpErrorCode::Exists, "completion queue", cqn.into()));
     }
     let full = |_| CqpError::new(CqpErrorCode::NoRoom, "completion queue", cqn.into());
-    rdma.queues.cqs.insert(cqn, CompletionQueue::new(command)?).map_err(full)?;
+    let cq = CompletionQueue::new(command, rdma.queues.acknowledges)?;
+    rdma.queues.cqs.insert(cqn, cq).map_err(full)?;
     Ok(Done::Plain)
 }
 

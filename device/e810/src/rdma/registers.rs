@@ -72,12 +72,11 @@ pub(in super::super) fn write(
         Register::PfpeCqarm | Register::UserCqarm => {
             queues::arm(rdma, cx, Cqn::new(value));
         }
+        Register::PfpeCqack => queues::acknowledge(rdma, cx, Cqn::new(value)),
         Register::PfpeAeqalloc => rdma.events.return_credits(value),
-        // Writes to these registers have no effect. Completions do not wait for an acknowledgement (PFPE_CQACK), and
-        // page directories are not cached (PFHMC_PDINV and GLHMC_VFPDINV). The other registers in this list are
-        // read-only.
-        Register::PfpeCqack
-        | Register::PfpeCqptail
+        // Writes to these registers have no effect. Page directories are not cached (PFHMC_PDINV and GLHMC_VFPDINV).
+        // The other registers in this list are read-only.
+        Register::PfpeCqptail
         | Register::PfpeCqperrcodes
         | Register::PfhmcPdinv
         | Register::GlhmcVfpdinv(_)

@@ -3,12 +3,14 @@
 use std::net::IpAddr;
 
 use card::frontend::testing::{pattern, wait};
+use drivers::e810::CEQ_ENTRIES;
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::link::PhyConfig;
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
 use protocol::hca::e810::rdma::path::ManageArp;
+use protocol::hca::e810::regs::Register;
 use protocol::ids::FlowLabel;
 
 use super::super::AdminCommand;
@@ -251,6 +253,33 @@ fn arming_with_unread_entry_raises_one_event() {
     assert_eq!(reply(&mut pair), [cookie]);
     pair.b.arm_cq(RECV_CQ, ONLY_SOLICITED);
     assert_eq!(reply(&mut pair), [cookie], "a solicited entry is unread");
+}
+
+/// Section 12.4: a CQ has at most one unacknowledged event, so a program that arms its CQ in a loop cannot overwrite the
+/// unread events of other CQs.
+#[test]
+fn event_is_held_until_last_one_is_acknowledged() {
+    const NEXT: u64 = 1 << 14;
+    let mut pair = Pair::connected();
+    let acknowledge = |pair: &mut Pair| pair.b.write(Register::PfpeCqack, RECV_CQ.get());
+    let events = |pair: &mut Pair| std::iter::from_fn(|| pair.b.next_completion_event()).count();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.post_send(QPN, &inline(SEND, 0, None, &[1]));
+    pair.settle();
+    for arms in [1, 2, 3 * CEQ_ENTRIES] {
+        acknowledge(&mut pair);
+        assert_eq!(events(&mut pair), 0);
+        for _ in 0..arms {
+            pair.b.arm_cq(RECV_CQ, NEXT);
+        }
+        assert_eq!(events(&mut pair), 1, "the entry is unread");
+        acknowledge(&mut pair);
+        assert_eq!(events(&mut pair), usize::from(arms > 1), "the CQ was armed again after the event");
+    }
+    acknowledge(&mut pair);
+    pair.received();
+    pair.b.arm_cq(RECV_CQ, NEXT);
+    assert_eq!(events(&mut pair), 0, "no entry is unread");
 }
 
 /// Section 12.2: a full CQ raises one event, and all later CQEs are lost.
