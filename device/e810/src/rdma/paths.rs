@@ -22,6 +22,9 @@ pub(in super::super) struct Paths {
     max_handles: u32,
     /// ARP table, with at most `max_arp_entries` entries.
     arp: BTreeMap<ArpIndex, MacAddr>,
+    /// Last MAC addresses of deleted ARP table entries, for the address handles that use them. No index is in both
+    /// `arp` and `deleted`.
+    deleted: BTreeMap<ArpIndex, MacAddr>,
     /// Address handles, at most `max_handles` entries.
     handles: BTreeMap<AhIndex, AddressHandle>,
 }
@@ -66,6 +69,7 @@ impl Paths {
             max_arp_entries: limits.max_arp_entries.get(),
             max_handles: limits.max_ahs.get(),
             arp: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             handles: BTreeMap::new(),
         }
     }
@@ -85,6 +89,13 @@ impl Paths {
         self.handles.get(&index)
     }
 
+    /// Returns the destination MAC address of a handle. irdma deletes the ARP entry of a peer that the kernel's
+    /// neighbour cache declares unreachable, and adds the peer at another index later. The handle, which irdma does not
+    /// update, therefore keeps the last MAC address until the entry is reused, as connections do.
+    pub(super) fn destination(&self, handle: &AddressHandle) -> Option<MacAddr> {
+        self.neighbour(handle.arp).or_else(|| self.deleted.get(&handle.arp).copied())
+    }
+
     /// Returns the number of ARP entries and address handles.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.arp.len(), self.handles.len())
@@ -98,7 +109,7 @@ impl Paths {
                 pd: handle.pd.get(),
                 destination: handle.addresses.dst(),
                 source: handle.addresses.src(),
-                mac: self.neighbour(handle.arp).map(|mac| mac.to_string()),
+                mac: self.destination(handle).map(|mac| mac.to_string()),
                 tag: handle.tag.map(Tci::into_bits),
                 traffic_class: handle.traffic_class,
                 hop_limit: handle.hop_limit,
@@ -117,9 +128,12 @@ impl Paths {
             return Err(CqpError::invalid("ARP table entry", index.get().into()));
         }
         if command.valid {
+            self.deleted.remove(&index);
             self.arp.insert(index, command.mac.0);
-        } else if self.arp.remove(&index).is_none() {
-            return Err(CqpError::no_object("ARP table entry", index.get().into()));
+        } else {
+            let unknown = CqpError::no_object("ARP table entry", index.get().into());
+            let mac = self.arp.remove(&index).ok_or(unknown)?;
+            self.deleted.insert(index, mac);
         }
         Ok(Done::Plain)
     }

@@ -285,7 +285,7 @@ impl QueuePair {
         }
         let path = Encap {
             src_mac: path_context.mac,
-            dst_mac: path_context.neighbour(handle.arp),
+            dst_mac: path_context.paths.destination(handle).unwrap_or(UNRESOLVED),
             tag: handle.tag,
             ip: handle.addresses,
             traffic_class: handle.traffic_class,
@@ -322,12 +322,6 @@ pub(super) struct PathContext<'a> {
     /// MAC address of the function. It replaces the source MAC address in contexts and address handles, so a
     /// guest cannot spoof another guest.
     pub(super) mac: MacAddr,
-}
-
-impl PathContext<'_> {
-    fn neighbour(&self, index: ArpIndex) -> MacAddr {
-        self.paths.neighbour(index).unwrap_or(UNRESOLVED)
-    }
 }
 
 pub(super) fn sge(fragment: &Fragment) -> Sge {

@@ -436,6 +436,24 @@ fn arp_change_updates_connections() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
+/// Section 13.9: deleting an ARP entry does not affect address handles, which keep the last MAC.
+#[test]
+fn datagrams_keep_mac_of_deleted_arp_entry() {
+    let mut pair = Pair::new(QpKind::Ud, |_| {});
+    pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
+    let delete = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
+    pair.a.perform_well(&Operation::ManageArp(delete));
+    let to = u64::from(QPN.get()) << 32 | 0x1111_1111;
+    let datagram = gather(SIGNALED | SEND | 1, to, None, &[fragment(SOURCE, 0, 8)]);
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 200)]);
+    pair.a.post_send(QPN, &datagram);
+    pair.settle();
+    assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 48));
+    pair.a.set_neighbour(2, mac(9));
+    pair.a.post_send(QPN, &datagram);
+    assert_eq!(pair.a.bus.settle()[0][..6], mac(9).0, "the entry is reused");
+}
+
 /// Key of the region on device `a`.
 const OWN: u32 = 0x9132_58d1;
 /// Key of the region on device `b`.
