@@ -168,7 +168,9 @@ impl CompletionQueue {
         if command.shadow.get() != 0 {
             self.shadow = command.shadow;
         }
-        self.check_overflow = command.check_overflow;
+        // irdma requests the overflow check when it creates a CQ. It leaves the bit clear in this operation, like those
+        // of the CEQ, so the setting stays.
+        self.check_overflow |= command.check_overflow;
         (self.unread, self.head, self.unread_solicited) = (0, 0, 0);
         self.resizes = self.resizes.wrapping_add(1) & RESIZE_MASK;
         Ok(())

@@ -298,6 +298,25 @@ fn full_cq_raises_one_event() {
     assert_eq!(std::iter::from_fn(|| pair.b.poll_cq(RECV_CQ)).count(), 255);
 }
 
+/// Section 12.5: a resized CQ still reports an overflow, although irdma does not request the check again.
+#[test]
+fn full_resized_cq_raises_event() {
+    let mut pair = Pair::connected();
+    let ring = 0x600_0000;
+    let command = pair.b.cq_command(RECV_CQ, 16);
+    let resize = CqCommand { resize: true, check_overflow: false, ring: Iova::new(ring), ..command };
+    pair.b.perform_well(&Operation::ModifyCq(resize));
+    pair.b.follow_cq(RECV_CQ, ring, 16, 1);
+    for _ in 0..16 {
+        pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+        pair.a.post_send(QPN, &inline(SEND, 0, None, &[1]));
+        pair.settle();
+    }
+    let event = pair.b.next_async_event().unwrap();
+    assert_eq!((u16::from(event.code), event.number_low), (0x203, RECV_CQ.get()));
+    assert_eq!(std::iter::from_fn(|| pair.b.poll_cq(RECV_CQ)).count(), 15);
+}
+
 /// Sections 12.1 and 13.6: the CQE contains the source QP, and the extended CQE contains the source MAC
 /// address.
 #[test]
