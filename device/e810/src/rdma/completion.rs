@@ -118,8 +118,8 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQE cannot be written, the QP is
-/// stopped.
+/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQE cannot be written, the QP enters
+/// the error state.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -150,7 +150,10 @@ pub(super) fn push(
                 };
                 events.report(pages, cx.monitor, &event);
             }
-            stop(rdma, cx, qpn);
+            // IBTA volume 1, section 11.6.3: a work queue whose completions cannot be reported has a catastrophic
+            // error. The CQ's event alone does not make irdma flush the QP, whose other queue may use another CQ.
+            let source = if entry.send { EventSource::SendQueue } else { EventSource::ReceiveQueue };
+            fail(rdma, cx, qpn, QpFailure { code: EventCode::Catastrophic, source, wqe: entry.wqe_index });
         }
     }
 }
