@@ -74,11 +74,18 @@ impl Connection {
     }
 
     /// Serves up to `budget` messages in order. Once the work they started has finished, call [`Connection::reply`] to
-    /// send the replies.
+    /// send the replies. If earlier replies are still unsent, sends them first, and serves nothing unless the socket
+    /// accepts all of them.
     ///
     /// # Errors
     /// Fails if the client has disconnected or has violated the protocol.
     pub fn serve(&mut self, device: &mut impl Device, budget: usize) -> Result<Served, ConnectionError> {
+        // The buffer of replies is cleared only when all of them have been sent. A client that always leaves some of
+        // them unread must not make the buffer grow.
+        self.reply()?;
+        if self.wants_to_send() {
+            return Ok(Served { messages: 0, more: true });
+        }
         let mut messages = 0;
         let mut all_read = false;
         loop {
@@ -107,6 +114,11 @@ impl Connection {
     /// Returns whether there are unsent replies. Until they are sent, poll the socket only for writing.
     pub fn wants_to_send(&self) -> bool {
         self.sent < self.replies.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn reply_buffer_len(&self) -> usize {
+        self.replies.len()
     }
 
     pub fn stats(&self) -> &MessageStats {

@@ -473,6 +473,25 @@ fn server_stops_reading_until_replies_are_read() {
     assert!(!bench.connection.wants_to_send());
 }
 
+/// The client reads its replies so slowly that some of them are always unsent.
+#[test]
+fn slow_client_does_not_grow_reply_buffer() {
+    let mut bench = Bench::new();
+    let request = message(1, 9, 0, &access(2, 0, 1 << 16, &[]));
+    let (mut longest, mut read) = (0, 0);
+    let mut part = vec![0; 1 << 16];
+    for _ in 0..500 {
+        for _ in 0..2 {
+            // Once the server stops reading, the socket is full.
+            let _ = bench.client.write(&request);
+        }
+        bench.serve().unwrap();
+        longest = longest.max(bench.connection.reply_buffer_len());
+        read += bench.client.read(&mut part).unwrap();
+    }
+    assert!(read > 16 << 20 && longest < 1 << 20, "{longest} bytes of replies after {read} bytes were read");
+}
+
 #[test]
 fn invalid_sizes_end_connection() {
     for size in [0, 15, (1 << 20) + 33, u32::MAX] {
