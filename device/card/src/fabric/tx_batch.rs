@@ -15,6 +15,9 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN, padding};
 use crate::memory::GuestRange;
 
+/// Minimum number of bytes of sent frames that are removed from the start of the buffer at once.
+const MIN_RECLAIMED_LEN: usize = 64 << 10;
+
 /// Outbound frames, back to back in a reused buffer. The payload of a frame can be [detached](DetachedPayload) until
 /// [`TxBatch::settle`] copies it.
 #[derive(Debug, Default)]
@@ -451,7 +454,8 @@ impl TxBatch {
         &self.bytes[range]
     }
 
-    /// Drops the first `frames` frames. The memory is reused once all frames have been dropped.
+    /// Drops the first `frames` frames and makes their memory available again, once all frames or at least half of the
+    /// buffer have been dropped.
     pub(super) fn advance(&mut self, frames: usize) {
         if self.detached_bytes > 0 {
             let sent: usize = self.frames.range(..frames).map(|frame| frame.detached_len as usize).sum();
@@ -459,6 +463,25 @@ impl TxBatch {
         }
         self.frames.drain(..frames);
         self.reset_if_empty();
+        self.reclaim();
+    }
+
+    /// Moves the remaining frames to the start of the buffer if at least as many bytes precede them. Without this, the
+    /// buffer would grow for as long as a congested fabric leaves some of the frames in the batch. A ring member could
+    /// prolong this at will.
+    fn reclaim(&mut self) {
+        let sent_len = self.frames.front().map_or(0, |frame| frame.start);
+        if sent_len < MIN_RECLAIMED_LEN.max(self.bytes.len() - sent_len) {
+            return;
+        }
+        self.bytes.drain(..sent_len);
+        for frame in &mut self.frames {
+            (frame.start, frame.end) = (frame.start - sent_len, frame.end - sent_len);
+        }
+        for payload in &mut self.detached {
+            // The payloads of sent frames are no longer used.
+            payload.at = payload.at.saturating_sub(sent_len);
+        }
     }
 }
 
@@ -598,6 +621,26 @@ pub(super) mod tests {
         assert_eq!((batch.last(), batch.ranges.len()), (Some(&*whole_frame()), 0));
         batch.clear();
         assert_eq!((batch.bytes(), batch.ranges.len(), batch.buffer().len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn buffer_is_reused_even_if_frames_always_remain() {
+        let memory = memory();
+        let mut batch = TxBatch::default();
+        push_detached(&mut batch, &memory);
+        for round in 0..5000_u32 {
+            let plain = [&A.0[..], &round.to_ne_bytes().repeat(250)].concat();
+            batch.push(&plain);
+            push_detached(&mut batch, &memory);
+            batch.advance(1);
+            assert_eq!(batch.iter().next(), Some((A, &*plain)));
+            batch.advance(1);
+        }
+        let len = batch.buffer().len();
+        assert!(len < 4 * MIN_RECLAIMED_LEN, "{len} bytes for one frame");
+        batch.settle();
+        let frames: Vec<_> = batch.iter().map(|(_, frame)| frame.to_vec()).collect();
+        assert_eq!(frames, [whole_frame()]);
     }
 
     #[test]

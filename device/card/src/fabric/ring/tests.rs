@@ -210,6 +210,26 @@ fn full_ring_drops_frames_after_timeout() {
     assert!(frames.is_empty() && a.stats().tx_refused > 0);
 }
 
+/// Each turn adds frames to those that the ring had no room for, so the batch never becomes empty.
+#[test]
+fn slow_member_does_not_grow_buffer_of_batch() {
+    let folder = folder();
+    let (mut a, mut b) = (join(&folder, A), join(&folder, B));
+    settle(&mut [&mut a, &mut b]);
+    let long = [&B.0[..], &A.0, &[9; 4000]].concat();
+    let (mut frames, mut arrived) = (TxBatch::default(), RxBatch::new());
+    for _ in 0..100 {
+        while frames.len() < 128 {
+            frames.push(&long);
+        }
+        a.send(&mut frames);
+        b.recv(&mut arrived).unwrap();
+    }
+    assert!(a.stats().tx_frames > 5000 && !frames.is_empty());
+    let len = frames.buffer().len();
+    assert!(len < 4 * frames.bytes(), "{len} bytes for {} frames", frames.len());
+}
+
 /// While frames wait for space in the ring, software may reuse the memory of their payload.
 #[test]
 fn waiting_frames_keep_their_payload() {
