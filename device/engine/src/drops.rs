@@ -64,7 +64,7 @@ reasons! {
     WrongState wrong_state,
     /// The P_Key does not match.
     WrongPkey wrong_pkey,
-    /// The packet's source address is not that of the connected peer.
+    /// The packet's source address is not that of the connected peer, or a datagram for QP0 was not sent by QP0.
     WrongSource wrong_source,
     /// The packet's destination address is not that of the connected QP.
     WrongDestination wrong_destination,

@@ -35,7 +35,11 @@ fn managed() -> Pair {
 }
 
 fn arrive(pair: &mut Pair, dest_qp: u32, qkey: Qkey, pkey: u16) {
-    let deth = Ext::Deth(Deth { qkey, src_qp: Qpn::new(1) });
+    arrive_from(pair, dest_qp, dest_qp, qkey, pkey);
+}
+
+fn arrive_from(pair: &mut Pair, src_qp: u32, dest_qp: u32, qkey: Qkey, pkey: u16) {
+    let deth = Ext::Deth(Deth { qkey, src_qp: Qpn::new(src_qp) });
     pair.inject_with(B, Operation::SendOnly, p(0), deth, &[7; 256], |bth| {
         bth.opcode = Opcode::ud(Operation::SendOnly);
         (bth.dest_qp, bth.pkey) = (Qpn::new(dest_qp), Pkey::new(pkey));
@@ -79,6 +83,19 @@ fn qp0_ignores_keys_and_gsi_requires_well_known_qkey() {
     assert_eq!(receivers(&mut pair), []);
     let drops = pair.b.engine.stats().drops;
     assert_eq!((drops.wrong_qkey, drops.wrong_pkey), (1, 2));
+}
+
+/// Only QP0 can send on VL15. A program that sends to QP0 from its own QP must not reach the agent behind QP0.
+#[test]
+fn qp0_drops_datagrams_of_other_qps() {
+    let mut pair = managed();
+    for src_qp in [1, A.qpn().get(), SMI.get()] {
+        arrive_from(&mut pair, src_qp, 0, GSI_QKEY, 0xffff);
+    }
+    assert_eq!(receivers(&mut pair), []);
+    assert_eq!(pair.b.engine.stats().drops.wrong_source, 3);
+    arrive_from(&mut pair, A.qpn().get(), 1, GSI_QKEY, 0xffff);
+    assert_eq!(receivers(&mut pair), [(GSI, 0)]);
 }
 
 #[test]

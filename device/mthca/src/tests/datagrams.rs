@@ -222,6 +222,24 @@ fn management_datagram_uses_software_headers() {
     assert_eq!((syndromes(&sent), sent[0][0x1c], &sent[0][..4]), (vec![0], 0x0a, &[0, 1, 0, 0x14][..]));
 }
 
+/// A program can post any datagram to its own QP. On InfiniBand, it cannot send on VL15.
+#[test]
+fn program_cannot_send_to_qp0_of_own_port() {
+    const SMI_QPN: u32 = 0x1_0010;
+    let mut user = User::new(1);
+    user.ok(0x023, &[], SMI_QPN);
+    let mut smi = qpc(UD, 0);
+    (smi.kind, smi.local_qpn) = (7, Qpn::new(SMI_QPN));
+    user.connect(&smi);
+    user.connect(&qpc(UD, 1));
+    user.post_recv(0x200, 296);
+    user.put(0, &port::get(1, port::PORT_INFO, 1));
+    user.post(&datagram(lid(1), 0, 0, 0, 256));
+    user.settle();
+    assert_eq!(syndromes(&user.reap()), [0]);
+    assert_eq!(user.hca.engine_stats().drops.wrong_source, 1);
+}
+
 #[test]
 fn management_qp_requires_conf_special_qp() {
     let mut user = User::new(1);

@@ -6,7 +6,7 @@ pub(super) const MAD_IFC: u32 = 0x024;
 const NODE_DESCRIPTION: u16 = 0x10;
 const NODE_INFO: u16 = 0x11;
 pub(super) const GUID_INFO: u16 = 0x14;
-const PORT_INFO: u16 = 0x15;
+pub(super) const PORT_INFO: u16 = 0x15;
 pub(super) const PKEY_TABLE: u16 = 0x16;
 
 /// Returns a Get MAD as the driver builds it, with base version 1 and class version 1.

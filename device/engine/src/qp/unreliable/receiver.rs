@@ -6,7 +6,7 @@
 //! IBTA volume 1, sections 9.8.2.2 and 9.8.3.2; JingZhao interface, sections 9.5 and 11.3, and decisions J-30 and J-46.
 
 use protocol::Psn;
-use protocol::ids::{Msn, Qkey};
+use protocol::ids::{Msn, Qkey, Qpn};
 use protocol::roce::{Deth, Encap, Ext, Kind, Operation, PacketPayload, PacketWith, XRCETH_LEN};
 
 use super::grh;
@@ -21,6 +21,9 @@ use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, ReceivedPa
 /// # Spec
 /// IBTA volume 1, section 13.5.
 const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
+
+/// Number of QP0 on the wire.
+const SMI_QPN: Qpn = Qpn::new(0);
 
 enum ReceiveError {
     Dropped(DropReason),
@@ -167,6 +170,11 @@ impl Receiver {
             return Err(MALFORMED);
         };
         let Deth { qkey, src_qp } = deth;
+        // IBTA 13.5: packets for QP0 use VL15, on which only QP0 can send. Without virtual lanes, this check keeps
+        // programs from sending subnet management packets through their own QPs.
+        if core.attrs.service == Service::Smi && src_qp != SMI_QPN {
+            return Err(ReceiveError::Dropped(DropReason::WrongSource));
+        }
         // IBTA 10.2.5: a datagram must carry the QP's Q_Key. QP0 accepts any Q_Key, and QP1 has a fixed Q_Key (IBTA
         // 13.5).
         let allowed = match core.attrs.service {
