@@ -3,7 +3,7 @@
 use protocol::ids::{FlowLabel, MacAddr, Qpn};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Encap, IpAddrs, Offload, RoceFrame};
+use protocol::roce::{Encap, IpAddrs, Offload, RoceFrame, Transport};
 
 use super::Hca;
 use crate::capture::{About, Direction};
@@ -12,6 +12,7 @@ use crate::identity::Identity;
 use crate::management::{
     Admitted, Counters, Datagram, Management, NodeProfile, Output, PERMISSIVE_LID, QP0, QP1, View,
 };
+use crate::net::DropReason;
 use crate::net::lid::Route;
 
 /// Hop limit of packets that stay on the link.
@@ -65,7 +66,21 @@ impl<F: Frontend> Hca<F> {
         let source = self.port.addresses().lid_of(received.encap.src_mac);
         let destination =
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
-        let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
+        let Some(datagram) = Datagram::of(&received.packet, source, destination) else {
+            // Software reads every datagram that QP0 receives as a MAD, whatever its length. A datagram that is not a
+            // MAD must not reach it, because the agents have not checked its M_Key.
+            let is_admitted = qpn != QP0 || received.packet.bth.opcode.transport != Transport::Ud;
+            if !is_admitted {
+                self.port.refuse(DropReason::Invalid);
+                self.report_refused(qpn);
+            }
+            return is_admitted;
+        };
+        // IBTA 9.6.1.1.3: QP1 accepts only the P_Keys in the port's table. The engine drops and counts other packets.
+        let pkeys = self.management.as_ref().map(Management::pkeys).unwrap_or_default();
+        if qpn == QP1 && !pkeys.iter().any(|own| own.matches(received.packet.bth.pkey)) {
+            return true;
+        }
         // At start-up, software opens the port before it posts receives. Until software has posted a receive, the
         // management agents handle requests themselves.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
@@ -75,9 +90,7 @@ impl<F: Frontend> Hca<F> {
         let Some(management) = management else { return true };
         let mut allow = || port.allow_management(*now, received.encap.src_mac, outbound);
         let admitted = management.handle_wire(&view, &datagram, listening, &mut allow);
-        if let Some(reason) = self.port.take_drop() {
-            self.monitor.ignored_packet(reason, qpn, None, |_| {});
-        }
+        self.report_refused(qpn);
         match admitted {
             Admitted::Unchanged => return true,
             Admitted::From(source) => {
@@ -91,6 +104,13 @@ impl<F: Frontend> Hca<F> {
         }
         self.serve_management();
         false
+    }
+
+    /// Reports why the port refused a management datagram, if it did.
+    fn report_refused(&mut self, qpn: Qpn) {
+        if let Some(reason) = self.port.take_drop() {
+            self.monitor.ignored_packet(reason, qpn, None, |_| {});
+        }
     }
 
     /// Handles a packet that the guest has addressed to itself. The management agents answer some datagrams even if a

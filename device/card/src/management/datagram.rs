@@ -8,6 +8,8 @@ use protocol::ids::{Lid, Pkey, Qkey, Qpn};
 use protocol::mad::{MAD_LEN, Mad};
 use protocol::roce::{Bth, Deth, Encap, Ext, FrameWriter, Opcode, Operation, Packet};
 
+use super::QP0;
+
 /// The Q_Key of QP1 (section 10.2.5).
 const QP1_QKEY: Qkey = Qkey::new(0x8001_0000);
 
@@ -26,12 +28,19 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// Parses a packet. Returns `None` unless the packet is a UD datagram whose payload has the length of a MAD.
+    /// Parses a packet. Returns `None` unless the packet is a UD datagram without immediate data, its payload has the
+    /// length of a MAD, and its destination QP accepts datagrams from its sender.
     pub fn of(packet: &Packet<'_>, source: Lid, destination: Lid) -> Option<Self> {
-        let Ext::Deth(deth) = packet.ext else { return None };
+        let Ext::Deth(Deth { qkey, src_qp: source_qp }) = packet.ext else { return None };
         let mad: Mad = packet.payload.try_into().ok()?;
-        let Deth { src_qp, .. } = deth;
-        Some(Self { source, source_qp: src_qp, destination, destination_qp: packet.bth.dest_qp, mad })
+        let destination_qp = packet.bth.dest_qp;
+        let is_accepted = match destination_qp {
+            // Packets for QP0 use VL15, on which only QP0 can send (section 13.5).
+            QP0 => source_qp == QP0,
+            // Programs cannot send this Q_Key from their own QPs (section 10.2.5).
+            _ => qkey == QP1_QKEY,
+        };
+        is_accepted.then_some(Self { source, source_qp, destination, destination_qp, mad })
     }
 
     /// Appends the datagram to `out` as a frame.
@@ -47,7 +56,7 @@ impl Datagram {
             ack_req: false,
             psn: Psn::new(0),
         };
-        let qkey = if self.destination_qp == super::QP0 { Qkey::default() } else { QP1_QKEY };
+        let qkey = if self.destination_qp == QP0 { Qkey::default() } else { QP1_QKEY };
         let ext = Ext::Deth(Deth { qkey, src_qp: self.source_qp });
         let mut writer = FrameWriter::new(out, encap, &bth, &ext, MAD_LEN);
         writer.extend(&self.mad);

@@ -1,10 +1,13 @@
 //! Tests of datagrams: UD, QP1 and multicast (mthca interface, sections 6.7, 6.8 and 8.1 to 8.4).
 
 use card::frontend::testing::{exchange, pattern};
+use protocol::Psn;
 use protocol::hca::mthca::modify::QpAttributes;
 use protocol::hca::mthca::path::{Address, AddressVector};
 use protocol::hca::mthca::wqe::{Operation, SendWqe, UdSegment};
-use protocol::ids::{Lid, Pdn, Qkey, Qpn};
+use protocol::ids::{FlowLabel, Lid, Pdn, Pkey, Qkey, Qpn};
+use protocol::net::ipv4::Fragmentation;
+use protocol::roce::{self, Bth, Deth, Encap, Ext, FrameWriter, Imm, IpAddrs, Opcode};
 
 use super::user::{QKEY, QPN, UD, User, data, qpc, request, syndromes};
 use super::*;
@@ -220,6 +223,97 @@ fn management_datagram_uses_software_headers() {
     assert_eq!(b.reap(), [received]);
     let sent = a.reap();
     assert_eq!((syndromes(&sent), sent[0][0x1c], &sent[0][..4]), (vec![0], 0x0a, &[0, 1, 0, 0x14][..]));
+}
+
+/// Returns the DETH and the P_Key of a subnet management packet.
+fn smp(src_qp: u32) -> (Deth, u16) {
+    (Deth { qkey: Qkey::default(), src_qp: Qpn::new(src_qp) }, 0xffff)
+}
+
+/// Returns a frame from LID 2 to QP0 or QP1 at LID 1.
+fn mad_frame(qpn: u32, (deth, pkey): (Deth, u16), imm: Option<Imm>, mad: &[u8]) -> Vec<u8> {
+    let (peer, own) = (Identity::from_lid(Lid::new(2)), Identity::from_lid(Lid::new(1)));
+    let encap = Encap {
+        src_mac: peer.mac,
+        dst_mac: own.mac,
+        tag: None,
+        ip: IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 },
+        traffic_class: 0,
+        flow_label: FlowLabel::default(),
+        hop_limit: 64,
+        fragment: Fragmentation::default(),
+        src_port: 0xc000,
+    };
+    let (operation, ext) = match imm {
+        Some(imm) => (roce::Operation::SendOnlyImm, Ext::DethImm(deth, imm)),
+        None => (roce::Operation::SendOnly, Ext::Deth(deth)),
+    };
+    let bth = Bth {
+        opcode: Opcode::ud(operation),
+        solicited: false,
+        mig_req: true,
+        pkey: Pkey::new(pkey),
+        fecn: false,
+        becn: false,
+        dest_qp: Qpn::new(qpn),
+        ack_req: false,
+        psn: Psn::new(0),
+    };
+    let mut frame = Vec::new();
+    let mut writer = FrameWriter::new(&mut frame, &encap, &bth, &ext, mad.len());
+    writer.extend(mad);
+    writer.finish();
+    frame
+}
+
+/// Software reads each datagram that QP0 receives as a MAD of 256 bytes (IBTA volume 1, section 13.4.2), and the device
+/// checks the M_Key only of MADs. The attribute of an SMP ends after 128 bytes.
+#[test]
+fn qp0_receives_only_mads_from_qp0() {
+    let mut user = User::new(1);
+    user.ok(0x023, &[], QPN);
+    let mut context = qpc(UD, 0);
+    context.kind = 7;
+    user.connect(&context);
+    user.post_recv(0x200, 296);
+    // Software is given a second to get ready.
+    user.advance(engine::Instant::from_nanos(2_000_000_000));
+    let get = port::get(1, port::PORT_INFO, 1);
+    let set = [&get[..3], &[2], &get[4..]].concat();
+    let mut receives = |frame: &[u8]| {
+        user.hca.handle_frame(frame);
+        user.settle();
+        user.reap().len()
+    };
+    for mad in [&get, &set] {
+        assert_eq!(receives(&mad_frame(0, smp(0), Some(Imm([0; 4])), mad)), 0, "immediate data");
+        assert_eq!(receives(&mad_frame(0, smp(0), None, &mad[..128])), 0, "128 bytes");
+        assert_eq!(receives(&mad_frame(0, smp(0), None, &mad[..255])), 0, "255 bytes");
+        assert_eq!(receives(&mad_frame(0, smp(QPN), None, mad)), 0, "sent by an ordinary QP");
+    }
+    assert_eq!(receives(&mad_frame(0, smp(0), None, &set)), 0, "no M_Key is configured");
+    assert_eq!(receives(&mad_frame(0, smp(0), None, &get)), 1);
+    assert_eq!(user.hca.port_stats().dropped(card::net::DropReason::Invalid), 8);
+}
+
+/// The agents reply on behalf of QP1 only to datagrams that QP1 would accept.
+#[test]
+fn agents_ignore_qp1_datagrams_with_wrong_keys() {
+    let mut user = User::new(1);
+    user.settle();
+    let get = port::get(4, 1, 0);
+    for (pkey, qkey, replies) in [
+        (0xffff, 0x8001_0000, 1),
+        (0x7fff, 0x8001_0000, 1),
+        (0x8005, 0x8001_0000, 0),
+        (0x8000, 0x8001_0000, 0),
+        (0xffff, 0x8001_0001, 0),
+        (0xffff, QKEY, 0),
+    ] {
+        let deth = Deth { qkey: Qkey::new(qkey), src_qp: Qpn::new(1) };
+        user.hca.handle_frame(&mad_frame(1, (deth, pkey), None, &get));
+        assert_eq!(user.settle().len(), replies, "P_Key {pkey:#x}, Q_Key {qkey:#x}");
+    }
 }
 
 /// A program can post any datagram to its own QP. On InfiniBand, it cannot send on VL15.
