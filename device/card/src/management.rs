@@ -29,7 +29,7 @@
 //!   opened, the agents answer these two classes in any case. Some devices always answer performance management
 //!   requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes through the switch of
 //!   the sender's HCA and is then sent as a frame to the HCA at the end of the route. The response passes through the
-//!   switch of the responding HCA.
+//!   switch of the responding HCA. If an agent responds, the return path must lead to the sender.
 //! - **Setting attributes.** The subnet manager is built in, and no peer may act as one. A remote Set is therefore
 //!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down or that software
 //!   has not opened does not answer any request.
@@ -423,7 +423,7 @@ impl Management {
             // The response must return along the directed route. To the guest, the other end of the link appears as the
             // source.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
-            Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
+            Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received),
             Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),
             Handler::AgentAtEndOfRoute | Handler::Agent | Handler::Sweep => {}
         }
@@ -492,11 +492,28 @@ impl Management {
     }
 
     /// Handles a directed-route SMP that arrives at this HCA's port while no guest software is listening.
-    fn end_of_route(&mut self, view: &View, mad: Mad) {
-        let Some(mad) = route::at_end(mad) else { return };
+    fn end_of_route(&mut self, view: &View, received: &Datagram) {
+        let Some(mad) = route::at_end(received.mad) else { return };
         let Some(mut answer) = self.mad_ifc(view, &mad, MkeyCheck::Enforce) else { return };
         if route::turn(&mut answer) {
-            self.through_switch(answer);
+            self.return_through_switch(answer, received.source);
+        }
+    }
+
+    /// Sends a directed-route response to the HCA that sent the request. Discards the response if its return path leads
+    /// to another switch port, because a peer must not be able to direct responses to third parties.
+    fn return_through_switch(&mut self, mad: Mad, requester: Lid) {
+        let own = self.port.lid();
+        if let Hop::Port(port, mad) = route::at_switch(mad, subnet::switch_port(own))
+            && port == subnet::switch_port(requester)
+        {
+            self.push(Output::ToFabric(Datagram {
+                source: own,
+                source_qp: QP0,
+                destination: requester,
+                destination_qp: QP0,
+                mad,
+            }));
         }
     }
 

@@ -177,6 +177,25 @@ fn directed_route_reaches_another_adapter() {
 }
 
 #[test]
+fn directed_route_response_reaches_only_requester() {
+    let mut fabric = Fabric::new(&[(1, true), (2, false), (3, true)]);
+    let mut mad = request(0x81, 1, 1, 0x11, 0);
+    (mad[6], mad[7]) = (2, 2);
+    mad[32..36].fill(0xff);
+    for port in [0, 1, 3, 4] {
+        // The first entry of the return path selects the switch port through which the response leaves.
+        mad[193] = port;
+        let (_, outputs) = arrive(&mut fabric.all[1].0, 1, QP0, mad, false);
+        let destination = |output: &Output| match output {
+            Output::ToFabric(answer) => answer.destination.get(),
+            other => panic!("{other:?}"),
+        };
+        let destinations: Vec<u16> = outputs.iter().map(destination).collect();
+        assert_eq!(destinations, if port == 1 { vec![1] } else { vec![] }, "port {port}");
+    }
+}
+
+#[test]
 fn lids_above_254_map_to_switch_ports_modulo_254() {
     let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
     // The ports are (300 - 1) mod 254 + 1 = 46 and (40000 - 1) mod 254 + 1 = 122.
