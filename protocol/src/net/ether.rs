@@ -84,9 +84,11 @@ impl<'a> EtherFrame<'a> {
     }
 
     /// Returns whether the frame looks like RoCEv2: UDP to port 4791 over IPv4 or IPv6. Parsing it can still fail,
-    /// since lengths and checksums are not verified.
+    /// since lengths and checksums are not verified. A fragment is not RoCE, and any bytes of its datagram can be at
+    /// the position of the port.
     pub fn is_roce(&self) -> bool {
         let protocol_and_udp = match self.ether_type {
+            EtherType::Ipv4 if self.is_ipv4_fragment() => None,
             EtherType::Ipv4 => {
                 let header_len = self.payload.first().map(|first| usize::from(first & 0xf) * 4);
                 self.payload.get(9).copied().zip(header_len.and_then(|len| self.payload.get(len..)))
@@ -97,6 +99,13 @@ impl<'a> EtherFrame<'a> {
         protocol_and_udp.is_some_and(|(protocol, udp)| {
             protocol == udp::PROTOCOL && udp.get(2..4) == Some(&udp::ROCE_PORT.to_be_bytes())
         })
+    }
+
+    /// Returns whether the payload, which is an IPv4 packet, is a fragment (RFC 791, section 3.1).
+    fn is_ipv4_fragment(&self) -> bool {
+        const MORE_AND_OFFSET: u16 = 0x3fff;
+        let field = self.payload.get(6..).and_then(|field| field.first_chunk());
+        field.is_some_and(|field| u16::from_be_bytes(*field) & MORE_AND_OFFSET != 0)
     }
 }
 
@@ -184,6 +193,20 @@ impl EtherType {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ipv4_fragment_is_not_roce() {
+        let is_roce = |fragment: [u8; 2]| {
+            let ip = [0x45, 0, 0, 48, 0, 1, fragment[0], fragment[1], 64, udp::PROTOCOL, 0, 0];
+            let ports = [0xc0, 0, 0x12, 0xb7];
+            let frame = [&[2; 12][..], &[8, 0], &ip, &[10; 8], &ports, &[0; 24]].concat();
+            EtherFrame::parse(&frame).unwrap().is_roce()
+        };
+        assert!(is_roce([0x40, 0]) && is_roce([0, 0]), "with and without DF");
+        for fragment in [[0x20, 0], [0, 1], [0x20, 0xb9], [0x1f, 0xff]] {
+            assert!(!is_roce(fragment), "{fragment:02x?}");
+        }
+    }
 
     #[test]
     fn untagged_removes_priority_tag_and_rejects_vlan() {
