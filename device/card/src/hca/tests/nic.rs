@@ -10,7 +10,7 @@ use crate::fabric::local::Networks;
 use crate::fabric::ring::RingFabric;
 use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::{UdpFabric, UdpPeer};
-use crate::fabric::{Fabric, RxBatch, Sent};
+use crate::fabric::{Fabric, MAX_FRAME_LEN, RxBatch, Sent};
 use crate::net::{RoceAddress, Traffic};
 use crate::replay::testing::{assert_same, record, recorded};
 
@@ -168,7 +168,7 @@ fn nic_receives_all_frames_unmodified() {
         plain(mac(7), mac(1), 60),
         plain(MacAddr::BROADCAST, mac(1), 60),
         plain(MacAddr([0x33, 0x33, 0, 0, 0, 1]), mac(1), 14),
-        plain(mac(2), mac(1), 9728 + 8),
+        plain(mac(2), mac(1), MAX_FRAME_LEN),
         tagged,
         priority,
         roce,
@@ -320,15 +320,16 @@ fn nic_frames_are_unmodified_and_length_checked() {
     let frames = [
         plain(mac(1), mac(2), 60),
         plain(MacAddr::BROADCAST, guest_mac, 14),
-        plain(mac(2), guest_mac, 9728 + 8),
+        plain(mac(2), guest_mac, MAX_FRAME_LEN),
     ];
-    hca.frontend.to_send = [vec![0; 13], vec![0; 9728 + 9]].into_iter().chain(frames.clone()).collect();
+    hca.frontend.to_send =
+        [vec![0; 13], vec![0; MAX_FRAME_LEN + 1]].into_iter().chain(frames.clone()).collect();
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     let sent: Vec<_> = hca.outbound().iter().map(|(dst, frame)| (dst, frame.to_vec())).collect();
     let [one, all, own] = frames;
     assert_eq!(sent, [(mac(1), one), (MacAddr::BROADCAST, all), (mac(2), own)]);
     let stats = hca.port_stats();
-    let octets = 60 + 14 + 9728 + 8;
+    let octets = 60 + 14 + MAX_FRAME_LEN as u64;
     assert_eq!(stats.nic_transmit, Traffic { packets: 3, multicast_packets: 1, octets });
     assert_eq!(stats.lost_malformed, 2);
 }
@@ -524,14 +525,14 @@ fn nics_exchange_frames_over_local_udp_and_tap_fabrics() {
 
         // The destinations are the other device, an unknown MAC, broadcast and multicast. Some frames have the source
         // MAC of a guest behind the NIC. There are runs of frames of equal length, and one frame is as long as a
-        // double-tagged jumbo frame. The frames do not fit into one turn.
+        // fabric permits. The frames do not fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]
             .into_iter()
             .flat_map(|dst| [plain(dst, mac(1), 1514), plain(dst, behind, 60)])
             .collect();
-        frames.push(plain(mac(2), mac(1), 9728 + 8));
+        frames.push(plain(mac(2), mac(1), MAX_FRAME_LEN));
         frames.extend(vec![plain(mac(2), mac(1), 1514); 300]);
         a.frontend.to_send = frames.clone().into();
         let back = vec![plain(behind, mac(2), 90), plain(mac(1), mac(2), 14)];

@@ -1,5 +1,6 @@
 //! Frames sent by an SQ (mlx5 interface, sections 16.1 and 16.5).
 
+use card::fabric::TxBatch;
 use card::frontend::testing::pattern;
 use card::nic::receive::{self, ChecksumStatus};
 use protocol::hca::mlx5::sq::QueriedSq;
@@ -7,6 +8,7 @@ use protocol::net::layers::Layers;
 
 use super::bench::UP;
 use super::*;
+use crate::limits::netdev::MAX_FRAME;
 use crate::netdev::steer::Link;
 
 const LOCAL_QP_OPERATION: u8 = 2;
@@ -303,6 +305,19 @@ fn oversized_frames_are_dropped_and_counted() {
     let resources = net.driver.resources();
     let sent = resources.port.ethernet().unwrap().frames.sent;
     assert_eq!((resources.netdev.counters.tx_oversize, sent.unicast.packets), (2, 1));
+}
+
+/// Section 15.4: the driver accepts every MTU up to the largest in the PMTU register.
+#[test]
+fn fabrics_carry_frames_of_largest_mtu() {
+    let mut net = Net::new();
+    net.driver.link = Link { max_frame: MAX_FRAME, ..UP };
+    net.post(&net.wqe(EthernetSegment::default(), &plain(2, 14), MAX_FRAME - 14));
+    let frames = net.driver.frames();
+    let mut batch = TxBatch::default();
+    batch.buffer().extend_from_slice(&frames[0]);
+    assert!(batch.commit_nic());
+    assert_eq!(batch.bytes(), MAX_FRAME);
 }
 
 #[test]
