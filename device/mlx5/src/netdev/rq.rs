@@ -50,7 +50,7 @@ pub struct Received<'a> {
     pub frame: &'a [u8],
     pub layers: &'a Layers,
     pub hashed: Hashed,
-    /// Tag of the flow table entry that forwarded the frame.
+    /// Tag that the flow tables gave the frame.
     pub tag: u32,
     pub timestamp: u64,
 }

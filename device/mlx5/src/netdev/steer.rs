@@ -11,7 +11,7 @@ use crate::steering;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     pub tirn: Tirn,
-    /// Tag of the flow table entry that forwards the frame to the TIR.
+    /// Tag that the flow tables gave this copy.
     pub tag: u32,
     /// The modified frame, if the flow tables changed its VLAN tags.
     pub edited: Option<Vec<u8>>,

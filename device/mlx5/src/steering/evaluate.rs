@@ -27,7 +27,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     pub tirn: Tirn,
-    /// Tag of the entry that forwards to the TIR. The CQE reports it.
+    /// Tag of the last entry with a tag other than 0. The CQE reports it.
     pub tag: FlowTag,
     /// VLAN edits to apply to this copy.
     pub edits: VlanEdits,
@@ -38,6 +38,7 @@ pub struct Delivery {
 struct Branch {
     table: FlowTableId,
     fields: Fields,
+    tag: FlowTag,
     edits: VlanEdits,
 }
 
@@ -49,7 +50,8 @@ impl Steering {
         let mut verdict = Verdict::default();
         let mut pending: SmallVec<[Branch; 1]> = SmallVec::new();
         if let Some(table) = self.root {
-            pending.push(Branch { table, fields: Fields::of(frame, layers), edits: VlanEdits::default() });
+            let fields = Fields::of(frame, layers);
+            pending.push(Branch { table, fields, tag: FlowTag::default(), edits: VlanEdits::default() });
         }
         for _ in 0..MAX_HOPS {
             let Some(branch) = pending.pop() else { break };
@@ -72,6 +74,11 @@ impl Steering {
         };
         verdict.counters.extend(rule.counters().iter().copied());
         let Fate::Forward(destinations) = &rule.fate else { return };
+        // Section 16.4: tag 0 means none. The driver tags frames in its table for `tc` and forwards them to tables
+        // whose entries have no tags.
+        if rule.tag != FlowTag::default() {
+            branch.tag = rule.tag;
+        }
         if rule.pop_vlan || rule.push_vlan.is_some() {
             branch.edits.extend(rule.vlan_edits());
             let edited = branch.edits.apply(frame);
@@ -84,7 +91,7 @@ impl Steering {
                 && verdict.deliveries.len() < MAX_DELIVERIES
             {
                 let edits = branch.edits.clone();
-                verdict.deliveries.push(Delivery { tirn, tag: rule.tag, edits });
+                verdict.deliveries.push(Delivery { tirn, tag: branch.tag, edits });
             }
         }
     }

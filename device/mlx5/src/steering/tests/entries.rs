@@ -81,12 +81,26 @@ fn every_destination_receives_frame() {
     let mut steering = Steering::default();
     let far = steering.catch_all(3, forward(&[tir(3)]));
     let near = steering.catch_all(2, forward(&[Destination::Table(far), tir(4)]));
-    let tagged = Rule { tag: FlowTag::new(9), ..forward(&[tir(1), Destination::Table(near), tir(2)]) };
-    let root = steering.catch_all(1, tagged);
+    let root = steering.catch_all(1, forward(&[tir(1), Destination::Table(near), tir(2)]));
+    steering.set_root(Some(root)).unwrap();
+    let verdict = evaluate(&steering, &arp(OWN));
+    let deliveries = verdict.deliveries.iter().map(|to| to.tirn.get());
+    assert_eq!(deliveries.collect::<Vec<_>>(), [1, 2, 4, 3]);
+}
+
+/// Section 16.4: an entry with tag 0 does not change the tag of a frame.
+#[test]
+fn frame_keeps_tag_until_entry_sets_another() {
+    let mut steering = Steering::default();
+    let tagged = |tag, to: &[Destination]| Rule { tag: FlowTag::new(tag), ..forward(to) };
+    let last = steering.catch_all(4, tagged(7, &[tir(3)]));
+    let untagged = steering.catch_all(3, tagged(0, &[tir(2), Destination::Table(last)]));
+    let missing = Build::table(&mut steering, 2, 0, Some(untagged));
+    let root = steering.catch_all(1, tagged(9, &[tir(1), Destination::Table(missing)]));
     steering.set_root(Some(root)).unwrap();
     let verdict = evaluate(&steering, &arp(OWN));
     let deliveries = verdict.deliveries.iter().map(|to| (to.tirn.get(), to.tag.get()));
-    assert_eq!(deliveries.collect::<Vec<_>>(), [(1, 9), (2, 9), (4, 0), (3, 0)]);
+    assert_eq!(deliveries.collect::<Vec<_>>(), [(1, 9), (2, 9), (3, 7)]);
 }
 
 #[test]
