@@ -228,7 +228,7 @@ checks! {
     FlowCounterLimit = 0x1041 ExceedsLimit "limit of flow counters reached",
     FlowCounter = 0x1042 BadResource "unknown flow counter",
     FlowCounterInUse = 0x1043 BadResourceState "flow counter in use",
-    FlowCounterBulk = 0x1044 BadParameter "bulk flow counters are not supported",
+    FlowCounterBulk = 0x1044 BadParameter "too many flow counters in one command",
     // Netdev objects.
     DomainInUse = 0x1101 BadResourceState "transport domain in use",
     TisLimit = 0x1201 ExceedsLimit "limit of TISs reached",

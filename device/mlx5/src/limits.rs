@@ -77,6 +77,8 @@ pub mod flow {
     /// Maximum number of counters per entry.
     pub const MAX_ENTRY_COUNTERS: usize = 4;
     pub const MAX_COUNTERS: u32 = 1 << 16;
+    /// Maximum number of counters that one command can query. Their values occupy 16 KiB.
+    pub const MAX_QUERIED_COUNTERS: u16 = 1 << 10;
     /// Maximum number of tables that a frame visits.
     pub const MAX_HOPS: usize = 64;
     /// Maximum number of copies of a frame.
@@ -204,6 +206,8 @@ mod tests {
         let limits = Limits::default();
         assert_eq!((limits.bar_len(), limits.uar_pages()), (32 << 20, [16, 8191]));
         assert_eq!(1 << caps.log_max_transport_domains, MAX_TRANSPORT_DOMAINS);
+        let log_max_counter_query = caps.with_ethernet_port().log_max_counter_query;
+        assert_eq!(1 << log_max_counter_query, flow::MAX_QUERIED_COUNTERS);
     }
 
     #[test]

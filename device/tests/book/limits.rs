@@ -446,6 +446,8 @@ fn connectx_ethernet(page: &mut Page) {
     );
     page.row("counters per entry", flow::MAX_ENTRY_COUNTERS, FIXED, "", UNKNOWN, LIM_ERR);
     page.row("flow counters", power(flow::MAX_COUNTERS.into()), FIXED, "", UNKNOWN, LIM_ERR);
+    let queried = flow::MAX_QUERIED_COUNTERS;
+    page.row("flow counters that one command queries", queried, FIXED, "", UNKNOWN, "BAD_PARAM");
     page.row("flow tables that a frame visits", flow::MAX_HOPS, FIXED, "", UNKNOWN, "the frame is dropped");
     page.row("copies of a frame", flow::MAX_DELIVERIES, FIXED, "", UNKNOWN, "further copies are dropped");
     page.row("GIDs of the Ethernet port", ROCE_GIDS, FIXED, "", UNKNOWN, "BAD_INDEX");

@@ -15,10 +15,12 @@ use protocol::hca::mlx5::flow_table::{
     RootChange, SetFlowTableRoot, TableType,
 };
 use protocol::hca::mlx5::match_parameters::MatchParameters;
+use protocol::hca::mlx5::user_context::User;
 use protocol::ids::{FlowCounterId, Tirn};
 
 use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
+use crate::limits::flow::MAX_QUERIED_COUNTERS;
 use crate::resources::Resources;
 use crate::steering::Place;
 use crate::steering::fields::Fields;
@@ -153,9 +155,22 @@ pub(super) fn dealloc_counter(call: Call<'_, '_>, counter: FlowCounterId) -> Res
 }
 
 pub(super) fn query_counter(call: Call<'_, '_>, query: &QueryFlowCounter) -> Result<Output, Rejection> {
-    if query.count > 1 {
+    let Call { resources, user, .. } = call;
+    let steering = &mut resources.steering;
+    if query.count <= 1 {
+        let traffic = steering.query_counter(query.counter, query.clear)?;
+        return Ok(QueriedFlowCounter { traffic }.emit().to_vec());
+    }
+    // Section 23.1: the counters behind the first one may belong to other users.
+    if query.count > MAX_QUERIED_COUNTERS || matches!(user, User::Context(_)) {
         return Err(Check::FlowCounterBulk.rejects(query.count));
     }
-    let traffic = call.resources.steering.query_counter(query.counter, query.clear)?;
-    Ok(QueriedFlowCounter { traffic }.emit().to_vec())
+    let mut output = nothing();
+    for place in 0..query.count {
+        let id = FlowCounterId::new(query.counter.get().wrapping_add(place.into()));
+        // Section 16.4: the driver rounds the first number down, so counters in the range need not exist.
+        let traffic = steering.query_counter(id, query.clear).unwrap_or_default();
+        output.extend_from_slice(&traffic.emit());
+    }
+    Ok(output)
 }

@@ -269,7 +269,7 @@ fn invalid_flow_commands_are_rejected() {
         ),
         (Command::AllocFlowCounter(AllocFlowCounter { bulk: 1 }), Check::FlowCounterBulk),
         (
-            Command::QueryFlowCounter(QueryFlowCounter { count: 2, ..QueryFlowCounter::default() }),
+            Command::QueryFlowCounter(QueryFlowCounter { count: 1025, ..QueryFlowCounter::default() }),
             Check::FlowCounterBulk,
         ),
         (Command::QueryFlowCounter(QueryFlowCounter::default()), Check::FlowCounter),
@@ -328,4 +328,26 @@ fn flow_counters_are_queried_and_cleared() {
         assert_eq!(traffic, TrafficCounter { packets, bytes });
     }
     driver.ok(&Command::DeallocFlowCounter(number));
+}
+
+/// Section 16.4: the driver queries eight or more counters at once, starting at a multiple of four.
+#[test]
+fn counter_range_query_skips_unknown_counters() {
+    let mut driver = with_tirs(12);
+    let allocate = Command::AllocFlowCounter(AllocFlowCounter::default());
+    let numbers = [(); 2].map(|()| FlowCounterNumber::parse(&output(&driver.ok(&allocate))).counter);
+    assert_eq!(numbers.map(FlowCounterId::get), [1, 2]);
+    let mut verdict = crate::steering::evaluate::Verdict::default();
+    verdict.counters.push(numbers[1]);
+    resources(&mut driver).steering.count(&verdict, 60);
+    let query = QueryFlowCounter { count: 8, counter: FlowCounterId::new(0), clear: false };
+    let queried = driver.execute(&Command::QueryFlowCounter(query).emit(0), 16 + 8 * TrafficCounter::LEN);
+    let traffic: Vec<_> =
+        queried[16..].chunks_exact(16).map(|bytes| TrafficCounter::parse(&output(bytes))).collect();
+    let mut expected = [TrafficCounter::default(); 8];
+    expected[2] = TrafficCounter { packets: 1, bytes: 60 };
+    assert_eq!((&queried[..16], &traffic[..]), (&[0; 16][..], &expected[..]));
+    // A number past the last possible one does not exist either.
+    let query = QueryFlowCounter { counter: FlowCounterId::new(u32::MAX), ..query };
+    driver.ok(&Command::QueryFlowCounter(query));
 }

@@ -235,6 +235,8 @@ layout! {
         @0x64[28:24]  log_max_transport_domains: u8,
         @0x64[20:16]  log_max_pds: u8,
         @0x64[4:0]    log_max_xrcds: u8,
+        /// Log2 of the maximum number of flow counters that one command can query.
+        @0x68[23:16]  log_max_counter_query: u8,
         @0x6c[28:24]  log_max_rqs: u8,
         @0x6c[20:16]  log_max_sqs: u8,
         @0x6c[12:8]   log_max_tirs: u8,

@@ -16,6 +16,7 @@ impl GeneralCaps {
             nic_flow_table: true,
             ethernet_offloads: true,
             roce: true,
+            log_max_counter_query: 10,
             log_max_rqs: 10,
             log_max_sqs: 10,
             log_max_tirs: 10,
@@ -185,14 +186,15 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The expected words are from golden trace eth-1, minus the bits that are set for both port types, plus the bit for
-    /// changes to an RQ's counter set.
+    /// The expected words are from golden trace eth-1, minus the bits that are set for both port types. The recorded
+    /// device offered neither changes to an RQ's counter set nor queries of several flow counters.
     #[test]
     fn ethernet_port_adds_published_bits() {
         let added: [u8; GeneralCaps::LEN] = words(&[
             (0x30, 0x0800_0000),
             (0x34, 0x0200_0100),
             (0x40, 0x0000_000c),
+            (0x68, 0x000a_0000),
             (0x6c, 0x0a0a_0a0a),
             (0x70, 0x8a0a_0803),
             (0x74, 0x0904_0904),

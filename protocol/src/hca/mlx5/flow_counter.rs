@@ -36,7 +36,8 @@ layout! {
 }
 
 layout! {
-    /// Output of the QUERY_FLOW_COUNTER command for a single counter.
+    /// Output of the QUERY_FLOW_COUNTER command for a single counter. If several are queried, the traffic of the others
+    /// follows.
     pub struct QueriedFlowCounter[32] big_endian {
         @0x10  traffic: TrafficCounter,
     }
