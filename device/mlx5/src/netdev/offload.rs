@@ -4,12 +4,14 @@
 //! mlx5 interface, section 16.5.
 
 use std::num::NonZeroU16;
+use std::ops::Range;
 
 use card::nic::offload::{IpVersion, L4Protocol, Offloads, Request};
 use card::nic::segmentation::{Segmentation, SegmentationError, Segments};
 use card::nic::vlan::Insertion;
 use protocol::hca::mlx5::wqe::EthernetSegment;
-use protocol::net::layers::{Addresses, Ip, Layers, TagKind, Tci, Transport, VlanTag};
+use protocol::net::layers::{Addresses, Ip, Layers, TCP, TagKind, Tci, Transport, VlanTag, skip_extension};
+use protocol::net::udp;
 
 /// Length of an IPv6 header (RFC 8200, section 3). The payload length field does not include it.
 const IPV6_LEN: usize = 40;
@@ -24,6 +26,93 @@ const LABEL_LEN: usize = 4;
 const LAST_LABEL: u8 = 1;
 /// Maximum number of labels to skip, which bounds the time spent on a frame. A Linux route adds at most 30.
 const MAX_LABELS: usize = 32;
+/// IP protocol number of an IPv6 routing header (RFC 8200, section 4.4).
+const ROUTING: u8 = 43;
+/// Types of routing headers whose first address is the final destination: Mobile IPv6 (RFC 6275, section 6.4) and
+/// segment routing (RFC 8754, section 2).
+const ROUTING_TYPES: [u8; 2] = [2, 4];
+/// Offset of the first address in these routing headers.
+const FIRST_ADDRESS: usize = 8;
+/// Offset of the destination address in an IPv6 header (RFC 8200, section 3).
+const DESTINATION: usize = 24;
+const ADDRESS_LEN: usize = 16;
+/// Maximum number of extension headers to skip, which bounds the time spent on a frame.
+const MAX_EXTENSIONS: usize = 8;
+
+/// The next and the final destination of an IPv6 packet with a routing header.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// Offset of the IPv6 header.
+    network_at: usize,
+    next: [u8; ADDRESS_LEN],
+    last: [u8; ADDRESS_LEN],
+}
+
+impl Route {
+    const fn field(&self) -> Range<usize> {
+        let start = self.network_at + DESTINATION;
+        start..start + ADDRESS_LEN
+    }
+
+    /// Writes the final destination to the IPv6 header. RFC 8200, section 8.1: checksums cover this address.
+    fn enter_last(&self, frame: &mut [u8]) {
+        if let Some(destination) = frame.get_mut(self.field()) {
+            destination.copy_from_slice(&self.last);
+        }
+    }
+
+    /// Writes the next destination to the IPv6 header, after the checksums have been computed.
+    pub fn enter_next(&self, frame: &mut [u8]) {
+        if let Some(destination) = frame.get_mut(self.field()) {
+            destination.copy_from_slice(&self.next);
+        }
+    }
+}
+
+/// The IP header of a frame to send and the transport header that follows it.
+struct Headers {
+    network_at: usize,
+    ip: Ip,
+    /// Offset of the transport header, or of the IP payload if there is none.
+    transport_at: usize,
+    /// Transport protocol, with the minimum length of its header.
+    l4: Option<(L4Protocol, usize)>,
+    route: Option<Route>,
+}
+
+impl Headers {
+    fn parse(frame: &[u8]) -> Option<Self> {
+        let (network_at, ip) = ip_header(frame)?;
+        let direct = Self { network_at, ip, transport_at: ip.payload_at, l4: transport(&ip), route: None };
+        Some(direct.routed(frame).unwrap_or(direct))
+    }
+
+    /// Returns the headers with the transport header behind a routing header. Returns `None` if there is none. The
+    /// parser does not skip routing headers with segments left, because the checksums of received packets with such
+    /// headers cannot be verified.
+    fn routed(&self, frame: &[u8]) -> Option<Self> {
+        let Self { network_at, ip, .. } = *self;
+        let routing = ip.payload(frame).filter(|_| ip.protocol == ROUTING && !ip.fragment)?;
+        if !ROUTING_TYPES.contains(routing.get(2)?) {
+            return None;
+        }
+        let last = *routing.get(FIRST_ADDRESS..)?.first_chunk()?;
+        let next = *frame.get(network_at + DESTINATION..)?.first_chunk()?;
+        let (mut protocol, mut rest) = (ip.protocol, routing);
+        for _ in 0..MAX_EXTENSIONS {
+            let Some((following, len)) = skip_extension(protocol, rest) else { break };
+            (protocol, rest) = (following, rest.get(len..)?);
+        }
+        let l4 = match protocol {
+            TCP => (L4Protocol::Tcp, TCP_LEN),
+            udp::PROTOCOL => (L4Protocol::Udp, UDP_LEN),
+            _ => return None,
+        };
+        let transport_at = ip.end - rest.len();
+        let route = Some(Route { network_at, next, last });
+        (rest.len() >= l4.1).then_some(Self { network_at, ip, transport_at, l4: Some(l4), route })
+    }
+}
 
 /// Returns the tag to insert after the MAC addresses.
 pub fn tags(segment: &EthernetSegment) -> Insertion {
@@ -36,12 +125,16 @@ pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     if !segment.l3_checksum && !segment.l4_checksum {
         return;
     }
-    let Some((network_at, ip)) = ip_header(frame) else { return };
-    let l4 = transport(&ip).filter(|_| segment.l4_checksum);
-    let request = request(network_at, &ip, segment.l3_checksum, l4);
-    if let Ok(offloads) = Offloads::new(&request) {
-        // Cannot fail: the parser has found the headers inside the frame.
-        let _ = offloads.fill_checksums(frame);
+    let Some(headers) = Headers::parse(frame) else { return };
+    let l4 = headers.l4.filter(|_| segment.l4_checksum);
+    let Ok(offloads) = Offloads::new(&request(&headers, segment.l3_checksum, l4)) else { return };
+    if let Some(route) = headers.route {
+        route.enter_last(frame);
+    }
+    // Cannot fail: the parser has found the headers inside the frame.
+    let _ = offloads.fill_checksums(frame);
+    if let Some(route) = headers.route {
+        route.enter_next(frame);
     }
 }
 
@@ -69,14 +162,14 @@ fn behind_labels(frame: &[u8], layers: &Layers) -> Option<usize> {
     Some(layers.network_at + (before + 1) * LABEL_LEN)
 }
 
-fn request(network_at: usize, ip: &Ip, checksum: bool, l4: Option<(L4Protocol, usize)>) -> Request {
+fn request(headers: &Headers, checksum: bool, l4: Option<(L4Protocol, usize)>) -> Request {
     Request {
-        ether_len: network_at,
-        ip: Some(match ip.addresses {
+        ether_len: headers.network_at,
+        ip: Some(match headers.ip.addresses {
             Addresses::V4 { .. } => IpVersion::V4 { checksum },
             Addresses::V6 { .. } => IpVersion::V6,
         }),
-        ip_len: ip.payload_at - network_at,
+        ip_len: headers.transport_at - headers.network_at,
         l4: l4.map(|(protocol, _)| protocol),
         l4_len: l4.map_or(0, |(_, len)| len),
         ..Request::default()
@@ -93,18 +186,23 @@ const fn transport(ip: &Ip) -> Option<(L4Protocol, usize)> {
 }
 
 /// Starts segmentation of the `payload_len` bytes that follow `headers`. The IPv4 header checksum, if any, and the TCP
-/// or UDP checksum are computed for each segment.
+/// or UDP checksum are computed for each segment. If a route is returned, each segment's headers contain the final
+/// destination, which the caller must replace by the next one.
 ///
 /// # Errors
 /// Fails if the headers are not TCP or UDP, there is no payload, or a segment would exceed `max_frame`.
 pub fn segments(
-    headers: Vec<u8>,
+    mut headers: Vec<u8>,
     mss: NonZeroU16,
     payload_len: u32,
     max_frame: usize,
-) -> Result<Segments, SegmentationError> {
-    let offloads = header_offloads(&headers).ok_or(SegmentationError::Headers)?;
-    Segments::new(headers, offloads, Segmentation { segment_len: mss, payload_len, max_frame })
+) -> Result<(Segments, Option<Route>), SegmentationError> {
+    let (offloads, route) = header_offloads(&headers).ok_or(SegmentationError::Headers)?;
+    if let Some(route) = route {
+        route.enter_last(&mut headers);
+    }
+    let segmentation = Segmentation { segment_len: mss, payload_len, max_frame };
+    Ok((Segments::new(headers, offloads, segmentation)?, route))
 }
 
 /// Returns whether the data after the headers can be segmented. The headers must be TCP or UDP.
@@ -112,7 +210,7 @@ pub fn is_segmentable(headers: &[u8]) -> bool {
     header_offloads(headers).is_some()
 }
 
-fn header_offloads(headers: &[u8]) -> Option<Offloads> {
+fn header_offloads(headers: &[u8]) -> Option<(Offloads, Option<Route>)> {
     let mut headers = headers.to_vec();
     let layers = Layers::parse(&headers).ok()?;
     let network_at = behind_labels(&headers, &layers).unwrap_or(layers.network_at);
@@ -125,8 +223,9 @@ fn header_offloads(headers: &[u8]) -> Option<Offloads> {
     };
     let length = u16::try_from(length).ok()?.to_be_bytes();
     headers.get_mut(field..field + 2)?.copy_from_slice(&length);
-    let (network_at, ip) = ip_header(&headers)?;
-    let (protocol, minimum) = transport(&ip)?;
-    let len = headers.len().checked_sub(ip.payload_at).filter(|len| *len >= minimum)?;
-    Offloads::new(&request(network_at, &ip, true, Some((protocol, len)))).ok()
+    let found = Headers::parse(&headers)?;
+    let (protocol, minimum) = found.l4?;
+    let len = headers.len().checked_sub(found.transport_at).filter(|len| *len >= minimum)?;
+    let offloads = Offloads::new(&request(&found, true, Some((protocol, len)))).ok()?;
+    Some((offloads, found.route))
 }

@@ -18,7 +18,7 @@ use protocol::hca::mlx5::wqe::{EthernetSegment, FrameOperation, FrameWqe};
 use protocol::ids::{Cqn, Iova, Qpn, Sqn, UarIndex, UserIndex};
 
 use super::gather::Gather;
-use super::offload;
+use super::offload::{self, Route};
 use super::status::{FailedAt, QueueCounters, QueueStatus};
 use crate::buffer::QueueBuffer;
 use crate::failure;
@@ -85,6 +85,8 @@ pub struct Sq {
 struct Lso {
     tag: SendTag,
     segments: Segments,
+    /// Addresses of an IPv6 packet with a routing header.
+    route: Option<Route>,
     data: Gather,
 }
 
@@ -350,12 +352,12 @@ impl Sq {
         let payload_len = u32::try_from(data.total_len()).ok().filter(|len| *len <= MAX_LSO_PAYLOAD);
         // No tag is lost here: a WQE that inserts a VLAN tag has no inline header, and an LSO without headers fails.
         let segments = offload::segments(header.to_vec(), mss, payload_len.ok_or(MALFORMED)?, env.max_frame);
-        let segments = match segments {
+        let (segments, route) = match segments {
             Ok(segments) => segments,
             Err(SegmentationError::TooLong) => return Ok(Executed::Oversize),
             Err(SegmentationError::NoPayload | SegmentationError::Headers) => return Err(MALFORMED),
         };
-        let mut lso = Lso { tag: wqe.tag, segments, data };
+        let mut lso = Lso { tag: wqe.tag, segments, route, data };
         match lso.send(env, out)? {
             true => Ok(Executed::Frame),
             false => Ok(Executed::Segmented(Box::new(lso))),
@@ -376,9 +378,12 @@ impl Lso {
     /// Appends the next segment to `out`. Returns whether it was the last.
     fn send(&mut self, env: &Environment<'_>, out: &mut Vec<u8>) -> Result<bool, Failed> {
         let start = out.len();
-        let Self { segments, data, .. } = self;
+        let Self { segments, route, data, .. } = self;
         let payload = |len: usize, out: &mut Vec<u8>| Ok(data.take(&env.memory, len, out)?);
         let is_last = segments.emit::<Failed>(out, payload)?;
+        if let Some(route) = route {
+            route.enter_next(out.get_mut(start..).unwrap_or_default());
+        }
         nic::pad(out, start);
         Ok(is_last)
     }

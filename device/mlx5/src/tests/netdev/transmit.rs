@@ -193,6 +193,58 @@ fn lso_segments_tcp_behind_mpls_labels() {
     }
 }
 
+/// Inserts a routing header whose first address is the final destination. The packet visits `fd00::7` first.
+fn with_route(frame: &[u8], routing_type: u8) -> Vec<u8> {
+    let (ether, [flow @ .., protocol, hops]) = (&frame[..14], *frame[14..22].first_chunk::<8>().unwrap());
+    let (source, destination, rest) = (&frame[22..38], &frame[38..54], &frame[54..]);
+    let next = [&[0xfd][..], &[0; 14], &[7]].concat();
+    let len = u16::from_be_bytes([flow[4], flow[5]]);
+    let len = if len == 0 { 0 } else { len + 40 };
+    let flow = [&flow[..4], &len.to_be_bytes()].concat();
+    let routing = [&[protocol, 4, routing_type, 1, 1, 0, 0, 0][..], destination, &next].concat();
+    [ether, &flow, &[43, hops], source, &next, &routing, rest].concat()
+}
+
+/// Returns the frame as its final destination receives it, without the routing header.
+fn without_route(frame: &[u8]) -> Vec<u8> {
+    let len = u16::from_be_bytes(output(&frame[18..])) - 40;
+    let (source, destination) = (&frame[22..38], &frame[62..78]);
+    [&frame[..18], &len.to_be_bytes(), &[frame[54], frame[21]], source, destination, &frame[94..]].concat()
+}
+
+/// RFC 8200, section 8.1: the pseudo-header contains the final destination.
+#[test]
+fn checksums_cover_final_destination_of_route() {
+    let mut net = Net::new();
+    for (protocol, routing_type) in [(6, 2), (6, 4), (17, 2), (17, 4)] {
+        let frame = with_lengths([headers(true, protocol), pattern(101, 7)].concat());
+        let routed = with_route(&frame, routing_type);
+        net.post(&net.wqe(BOTH, &routed, 0));
+        let [sent] = <[_; 1]>::try_from(net.driver.frames()).unwrap();
+        assert!(is_valid(&without_route(&sent)), "{protocol} {routing_type}");
+        assert_eq!(sent[..94], routed[..94], "the headers before the transport header are unchanged");
+    }
+    // The final destination of other types is not known, so the checksum is left as it is.
+    let frame = with_route(&with_lengths([headers(true, 6), pattern(101, 7)].concat()), 3);
+    net.post(&net.wqe(BOTH, &frame, 0));
+    assert_eq!(net.driver.frames(), [frame]);
+}
+
+#[test]
+fn lso_segments_tcp_behind_routing_header() {
+    let mut net = Net::new();
+    let header = with_route(&headers(true, 6), 4);
+    net.driver.poke(DATA, &pattern(2500, 1));
+    net.post(&net.wqe(EthernetSegment { mss: 1000, ..BOTH }, &header, 2500));
+    let frames = net.driver.frames();
+    assert_eq!(frames.len(), 3);
+    for frame in &frames {
+        assert!(is_valid(&without_route(frame)));
+        assert_eq!(frame[22..94], header[22..94]);
+    }
+    assert_eq!(results(&net.send_cqes()), [(0, 0)]);
+}
+
 #[test]
 fn vlan_tag_is_inserted_after_addresses() {
     let mut net = Net::new();
