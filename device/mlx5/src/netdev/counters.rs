@@ -10,8 +10,6 @@ use protocol::hca::mlx5::counter::TrafficCounter;
 pub struct NetdevCounters {
     /// Frames from an SQ that were delivered to a TIR of this device. The byte count excludes the frame check sequence.
     pub loopback: TrafficCounter,
-    /// Frames from the wire that exceed the port's MTU.
-    pub rx_oversize: u64,
     /// Frames from an SQ that exceed the port's MTU.
     pub tx_oversize: u64,
     /// Frames from an SQ that were dropped because the link was down.

@@ -37,12 +37,17 @@ impl Resources {
             return discard(cx.monitor, FrameReason::LinkDown, frame);
         }
         if frame.len() > link.max_frame {
-            self.netdev.counters.rx_oversize += 1;
+            if let Some(port) = self.port.ethernet_mut() {
+                port.frames.oversize += 1;
+            }
             return discard(cx.monitor, FRAME_OVERSIZE, frame);
         }
         let Ok(layers) = Layers::parse(frame) else {
             return discard(cx.monitor, FRAME_UNPARSED, frame);
         };
+        if let Some(port) = self.port.ethernet_mut() {
+            port.frames.count_arrived(frame);
+        }
         let deliveries = steer(self, frame, &layers);
         if deliveries.is_empty() {
             return discard(cx.monitor, NO_TIR, frame);

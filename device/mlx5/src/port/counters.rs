@@ -53,19 +53,28 @@ impl Frames {
 
 #[derive(Clone, Debug, Default)]
 pub struct FrameCounters {
+    /// Frames that arrived at the port, including those that no flow table entry forwards to a TIR.
+    arrived: Frames,
+    /// Frames that the flow tables forward to TIRs.
     pub received: Frames,
     pub sent: Frames,
-    received_by_length: [u64; 10],
+    /// Frames from the wire that were dropped because they exceed the port's MTU.
+    pub oversize: u64,
+    arrived_by_length: [u64; 10],
 }
 
 impl FrameCounters {
-    pub fn count_received(&mut self, frame: &[u8]) {
-        self.received.count(frame);
+    pub fn count_arrived(&mut self, frame: &[u8]) {
+        self.arrived.count(frame);
         let len = frame.len() as u64 + FCS_LEN;
         let row = LENGTHS.iter().position(|most| len <= *most).unwrap_or(LENGTHS.len());
-        if let Some(count) = self.received_by_length.get_mut(row) {
+        if let Some(count) = self.arrived_by_length.get_mut(row) {
             *count += 1;
         }
+    }
+
+    pub fn count_received(&mut self, frame: &[u8]) {
+        self.received.count(frame);
     }
 
     pub fn count_sent(&mut self, frame: &[u8]) {
@@ -75,7 +84,7 @@ impl FrameCounters {
     /// Returns the counters of a PPCNT group. RoCE packets are included in all counters except those by length. In
     /// groups without traffic counters, all counters are zero.
     pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
-        let (received, sent) = (self.received.all(), self.sent.all());
+        let (received, sent) = (self.arrived.all(), self.sent.all());
         let rx_packets = received.packets + stats.receive.packets;
         let tx_packets = sent.packets + stats.transmit.packets;
         let rx_bytes = received.bytes
@@ -95,11 +104,12 @@ impl FrameCounters {
                 rx_bytes,
                 tx_multicast: self.sent.multicast.packets + stats.transmit.multicast_packets,
                 tx_broadcast: self.sent.broadcast.packets,
-                rx_multicast: self.received.multicast.packets + stats.receive.multicast_packets,
-                rx_broadcast: self.received.broadcast.packets,
+                rx_multicast: self.arrived.multicast.packets + stats.receive.multicast_packets,
+                rx_broadcast: self.arrived.broadcast.packets,
+                rx_too_long: self.oversize,
             }
             .emit(),
-            (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.received_by_length }.emit(),
+            (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.arrived_by_length }.emit(),
             // All frames count as priority 0, because the device does not classify frames by priority.
             (CounterGroup::Priority, 0) => {
                 PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
@@ -123,10 +133,12 @@ mod tests {
     fn frames_are_counted_by_destination_and_length() {
         let mut counters = FrameCounters::default();
         for (first, len) in [(2, 60), (2, 1514), (1, 61), (0xff, 9000)] {
+            counters.count_arrived(&frame(first, len));
             counters.count_received(&frame(first, len));
         }
         counters.count_sent(&frame(2, 100));
-        counters.count_received(&[]);
+        counters.oversize = 3;
+        counters.count_arrived(&[]);
         let Frames { unicast, multicast, broadcast } = counters.received;
         assert_eq!((unicast.packets, unicast.bytes), (2, 1574));
         assert_eq!((multicast.packets, broadcast.bytes), (1, 9000));
@@ -135,7 +147,18 @@ mod tests {
         assert_eq!(lengths.rx_by_length, [2, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
         let ieee = IeeeCounters::parse(&counters.group(CounterGroup::Ieee, 0, &stats));
         assert_eq!((ieee.rx_packets, ieee.rx_multicast, ieee.rx_broadcast), (4, 1, 1));
-        assert_eq!((ieee.tx_packets, ieee.tx_bytes), (1, 104));
+        assert_eq!((ieee.tx_packets, ieee.tx_bytes, ieee.rx_too_long), (1, 104, 3));
+    }
+
+    /// Section 17.1: the port counts frames that the vport does not receive.
+    #[test]
+    fn undelivered_frame_counts_only_at_port() {
+        let mut counters = FrameCounters::default();
+        counters.count_arrived(&frame(1, 60));
+        assert_eq!(counters.received, Frames::default());
+        let stats = PortStats::default();
+        let ieee = IeeeCounters::parse(&counters.group(CounterGroup::Ieee, 0, &stats));
+        assert_eq!((ieee.rx_packets, ieee.rx_bytes, ieee.rx_multicast), (1, 64, 1));
     }
 
     #[test]

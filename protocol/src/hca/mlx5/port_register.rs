@@ -127,6 +127,8 @@ layout! {
         @0x38  tx_broadcast: u64,
         @0x40  rx_multicast: u64,
         @0x48  rx_broadcast: u64,
+        /// Received frames that exceed the port's MTU.
+        @0x60  rx_too_long: u64,
     }
 }
 
@@ -190,9 +192,9 @@ mod tests {
     /// The offsets are those in the tables in section 17.1, relative to the start of PPCNT.
     #[test]
     fn counters_are_at_published_offsets() {
-        let ieee = IeeeCounters { rx_bytes: 1, rx_broadcast: 2, ..IeeeCounters::default() };
+        let ieee = IeeeCounters { rx_bytes: 1, rx_broadcast: 2, rx_too_long: 3, ..IeeeCounters::default() };
         let bytes = PortCounters::default().with(&ieee.emit()).emit();
-        assert_eq!((bytes[0x37], bytes[0x57]), (1, 2));
+        assert_eq!((bytes[0x37], bytes[0x57], bytes[0x6f]), (1, 2, 3));
         let sizes = Rfc2819Counters { rx_by_length: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] };
         let bytes = PortCounters::default().with(&sizes.emit()).emit();
         assert_eq!((bytes[0x67], bytes[0xaf]), (1, 10));

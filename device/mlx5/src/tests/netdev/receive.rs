@@ -1,7 +1,9 @@
 //! Tests for frames that an RQ receives (mlx5 interface, sections 9.3, 16.2, 16.3 and 16.5).
 
 use card::frontend::testing::pattern;
+use card::net::PortStats;
 use protocol::hca::mlx5::frame_cqe::{L3Type, L4Type};
+use protocol::hca::mlx5::port_register::{CounterGroup, IeeeCounters};
 use protocol::hca::mlx5::rq::rq_fields;
 use protocol::hca::mlx5::tir::HashFields;
 use protocol::net::checksum::Checksum;
@@ -176,9 +178,11 @@ fn undeliverable_frames_are_dropped_and_counted() {
     net.driver.tirs.clear();
     net.driver.receive(&plain(2, 60));
     assert!(net.received().is_empty());
-    let resources = net.driver.resources();
-    let received = resources.port.ethernet().unwrap().frames.received;
-    assert_eq!((resources.netdev.counters.rx_oversize, received.unicast.packets), (1, 0));
+    let frames = &net.driver.resources().port.ethernet().unwrap().frames;
+    assert_eq!((frames.oversize, frames.received.unicast.packets), (1, 0));
+    // Only the frame without a TIR arrived intact.
+    let group = frames.group(CounterGroup::Ieee, 0, &PortStats::default());
+    assert_eq!(IeeeCounters::parse(&group).rx_packets, 1);
     let counts: Vec<_> = net.driver.monitor.ignored_counts().collect();
     assert_eq!(counts, [("link_down", 1), ("no_tir", 1), ("oversize", 1), ("unparsed", 1)]);
 }
