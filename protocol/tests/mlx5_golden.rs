@@ -24,7 +24,7 @@ use protocol::hca::mlx5::nic_vport::QueriedNicVport;
 use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::page_offset;
 use protocol::hca::mlx5::pages::{ManagedPages, RequestedPages};
-use protocol::hca::mlx5::port_register::{Paos, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
+use protocol::hca::mlx5::port_register::{Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
 use protocol::hca::mlx5::qp::{QpContext, QpState, QueriedQp, Service};
 use protocol::hca::mlx5::resource::{
     CounterSetNumber, CqNumber, EqNumber, MkeyNumber, PdNumber, QpNumber, SrqNumber, TransportDomainNumber,
@@ -217,6 +217,7 @@ fn register(register: u16, output: &[u8]) -> Vec<u8> {
         PortRegister::Paos => emitted!(Paos),
         PortRegister::Pfcc => emitted!(Pfcc),
         PortRegister::Ppcnt => emitted!(PortCounters),
+        PortRegister::Pddr => emitted!(Pddr),
         PortRegister::NodeDescription => emitted!(NodeDescription),
         PortRegister::HostEndianness => emitted!(HostEndianness),
     };

@@ -273,7 +273,7 @@ fn mtu_register_rejects_value_above_maximum() {
 #[test]
 fn remaining_port_registers_match_specification() {
     let mut driver = initialised_with_ethernet();
-    for (register, len) in [(0x5002, 64), (0x5007, 32)] {
+    for (register, len) in [(0x5002, 64), (0x5007, 32), (0x5031, 256)] {
         let data = [&[0, 1, 0, 0][..], &vec![0; len - 4]].concat();
         assert_eq!(access(&mut driver, 1, register, &data), data);
     }

@@ -4,7 +4,7 @@
 //! mlx5 interface, sections 5.5, 14.4 and 15.4.
 
 use super::code::codes;
-use super::port_register::{Paos, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
+use super::port_register::{Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
 use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
 
@@ -25,6 +25,8 @@ codes! {
         Pfcc = 0x5007 "PFCC",
         /// Counters of a port.
         Ppcnt = 0x5008 "PPCNT",
+        /// Ethernet: diagnostics of a port.
+        Pddr = 0x5031 "PDDR",
         /// NodeDescription of the device. `rdma-ndd` writes the host name to it.
         NodeDescription = 0x6001 "NODE_DESC",
         /// Byte order of the host. A driver fails to load if it cannot write this register.
@@ -100,6 +102,9 @@ pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
         }
         Some(PortRegister::Ppcnt) if data.len() >= PortCounters::LEN => {
             PortCounters::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Pddr) if data.len() >= Pddr::LEN => {
+            Pddr::parse_prefix(data).unwrap_or_default().describe(to);
         }
         Some(PortRegister::Pcap) if data.len() >= Pcap::LEN => {
             Pcap::parse_prefix(data).unwrap_or_default().describe(to);

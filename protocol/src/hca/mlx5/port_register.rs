@@ -80,6 +80,16 @@ layout! {
     }
 }
 
+layout! {
+    /// Contents of the PDDR register: diagnostics of a port. Its pages are zero on this device.
+    pub struct Pddr[256] big_endian {
+        /// Port number, starting at 1.
+        @0x00[23:16]  port: u8,
+        /// Page of diagnostics that follows.
+        @0x04[7:0]    page: u8,
+    }
+}
+
 codes! {
     /// Counter group in the PPCNT register.
     pub enum CounterGroup(u8) {
