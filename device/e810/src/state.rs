@@ -67,6 +67,7 @@ impl State {
         self.function = Function::new(&self.setup);
         let mac = cx.port.addresses().own.mac;
         cx.port.reset();
+        self.link.finish_restart();
         self.keeps_mac = mac != cx.port.addresses().own.mac;
         if self.keeps_mac {
             cx.port.set_mac(mac);

@@ -7,7 +7,8 @@ use card::frontend::Context;
 use card::limited;
 use card::net::Link;
 use protocol::hca::e810::admin::link::{
-    EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, PhyAbilities, PhyConfig, RestartNegotiation, SetMacLoopback,
+    EVENTS_DISABLE, EVENTS_ENABLE, GetLinkStatus, GetPhyCapabilities, PhyAbilities, PhyConfig,
+    RestartNegotiation, SetMacLoopback,
 };
 use protocol::hca::e810::admin::{AdminError, Opcode, PARAMETERS_LEN};
 
@@ -16,16 +17,29 @@ use crate::state::State;
 use crate::vectors::Cause;
 
 pub(super) fn get_phy_capabilities(state: &State, command: &mut Command) -> Result<(), AdminError> {
-    command.reply(&state.link.phy().emit())
+    let GetPhyCapabilities { mode, .. } = command.parameters(GetPhyCapabilities::parse);
+    command.reply(&state.link.phy(mode).emit())
 }
 
+/// Executes "set PHY configuration".
+///
+/// A configuration that applies immediately restarts the link: the device reports the link as down until the driver has
+/// read this status, and then as up. `ice` stops its interface before some of these commands, and starts it only if the
+/// link status has changed. The port stays up, so no frames are lost.
 pub(super) fn set_phy_config(
     state: &mut State,
     cx: &mut Context<'_>,
     command: &Command,
 ) -> Result<(), AdminError> {
     let config = command.object(PhyConfig::parse_prefix)?;
-    set_link_enabled(state, cx, config.abilities.contains(PhyAbilities::LINK_ENABLED));
+    let was_up = cx.port.is_up();
+    state.link.configure(config);
+    let enable = config.abilities.contains(PhyAbilities::LINK_ENABLED);
+    // Without link events, the driver would not learn that the link is up again.
+    if was_up && enable && config.abilities.contains(PhyAbilities::APPLY_NOW) && state.function.link_events {
+        state.link.restart();
+    }
+    set_link_enabled(state, cx, enable);
     Ok(())
 }
 
@@ -69,6 +83,9 @@ pub(super) fn get_status(
     }
     command.reply(&state.link.status(cx.port, state.function.max_frame).emit())?;
     command.answer(answer(state));
+    if state.link.finish_restart() {
+        post_link_event(state, cx);
+    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use drivers::e810::RECEIVE_RING;
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::descriptor::{Descriptor, Flags};
-use protocol::hca::e810::admin::link::{GetLinkStatus, LinkStatus, PhyConfig};
+use protocol::hca::e810::admin::link::{GetLinkStatus, LinkStatus, PhyCapabilities, PhyConfig};
 use protocol::hca::e810::regs::Register;
 
 use super::*;
@@ -72,18 +72,76 @@ fn events_are_dropped_without_free_receive_descriptor() {
     assert_eq!(driver.event(), None);
 }
 
+fn up(driver: &mut Driver) -> bool {
+    let reply = driver.succeed(&AdminCommand::with_output(Opcode::GetLinkStatus, [0; 16], 32));
+    LinkStatus::parse_prefix(&reply.buffer).unwrap().up
+}
+
+fn configure(abilities: u8) -> AdminCommand {
+    let config = PhyConfig { abilities: abilities.into(), ..PhyConfig::default() };
+    AdminCommand::with_input(Opcode::SetPhyConfig, [0; 16], &config.emit())
+}
+
+/// `ice` stops its interface before it sets the speed, and starts it if an event changes the link status from down to
+/// up. It reads the status for each event.
+#[test]
+fn phy_configuration_restarts_link() {
+    let mut driver = started();
+    driver.succeed(&configure(1 << 5 | 1 << 3));
+    assert!(up(&mut driver), "without link events, the link does not restart");
+    driver.succeed(&want_events());
+    driver.succeed(&configure(1 << 3));
+    assert_eq!(
+        driver.event().unwrap().data,
+        data(&UP_DATA, 8),
+        "this configuration does not apply immediately"
+    );
+
+    driver.succeed(&configure(1 << 5 | 1 << 3));
+    assert_eq!(driver.event().unwrap().data, data(&DOWN_DATA, 0));
+    assert_eq!(driver.event(), None, "the link is down until the driver has read its status");
+    assert!(driver.bus.hca.is_link_up(), "the port still sends and receives frames");
+    assert!(!up(&mut driver));
+    assert_eq!(driver.event().unwrap().data, data(&UP_DATA, 8));
+    assert!(up(&mut driver));
+    assert_eq!(driver.event(), None);
+
+    driver.succeed(&configure(1 << 5 | 1 << 3));
+    driver.write(Register::PfgenCtrl, 1);
+    driver.open_admin_queue();
+    assert!(up(&mut driver), "a function reset ends the restart");
+}
+
+#[test]
+fn active_phy_configuration_can_be_read_back() {
+    let mut driver = started();
+    let read = |driver: &mut Driver, mode: u8| {
+        let mut parameters = [0; 16];
+        parameters[2] = mode << 1;
+        let command = AdminCommand::with_output(Opcode::GetPhyCapabilities, parameters, 560);
+        PhyCapabilities::parse_prefix(&driver.succeed(&command).buffer).unwrap()
+    };
+    let capabilities = read(&mut driver, 1);
+    assert_eq!(read(&mut driver, 2), capabilities);
+    // As for `ethtool -A … rx off tx off` and `ethtool --set-fec … encoding rs`.
+    let config = PhyConfig {
+        phy_low: 1 << 51,
+        abilities: (1 << 3 | 1 << 5).into(),
+        low_power: 4,
+        fec: 0x54,
+        ..PhyConfig::default()
+    };
+    driver.succeed(&AdminCommand::with_input(Opcode::SetPhyConfig, [0; 16], &config.emit()));
+    let active = read(&mut driver, 2);
+    assert_eq!((u8::from(active.abilities), active.fec), (1 << 3 | 1 << 4, 0x54));
+    assert_eq!((active.phy_low, active.low_power), (1 << 51, 4));
+    assert_eq!(read(&mut driver, 1), capabilities, "the capabilities do not change");
+}
+
 #[test]
 fn driver_can_disable_and_enable_link() {
     let mut driver = started();
     driver.succeed(&want_events());
-    let up = |driver: &mut Driver| {
-        let reply = driver.succeed(&AdminCommand::with_output(Opcode::GetLinkStatus, [0; 16], 32));
-        LinkStatus::parse_prefix(&reply.buffer).unwrap().up
-    };
-    let configure = |abilities: u8| {
-        let config = PhyConfig { abilities: abilities.into(), ..PhyConfig::default() };
-        AdminCommand::with_input(Opcode::SetPhyConfig, [0; 16], &config.emit())
-    };
     driver.succeed(&configure(1 << 5));
     assert!(!up(&mut driver));
     assert_eq!(driver.event().unwrap().data, data(&DOWN_DATA, 0));

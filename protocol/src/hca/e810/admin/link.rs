@@ -13,11 +13,14 @@ layout! {
     pub struct GetPhyCapabilities[16] {
         /// Whether to report qualified modules.
         @2[0]    report_qualified: bool,
-        /// Report mode: 0 for capabilities without media, 1 for capabilities with media, 2 for the active
-        /// configuration, 4 for the default configuration.
+        /// Report mode: 0 for capabilities without media, 1 for capabilities with media, [`REPORT_ACTIVE`], or 4 for
+        /// the default configuration.
         @2[3:1]  mode: u8,
     }
 }
+
+/// Value of [`GetPhyCapabilities::mode`] that selects the active configuration.
+pub const REPORT_ACTIVE: u8 = 2;
 
 layout! {
     /// Parameters of "set MAC loopback".
@@ -51,6 +54,9 @@ layout! {
         /// More PHY types, one bit each.
         @8   phy_high: u64 => Hex,
         @16  abilities: PhyAbilities as u8,
+        @17  low_power: u8,
+        /// Requested FEC modes, as in the PHY capabilities.
+        @22  fec: u8 => Hex,
     }
 }
 
