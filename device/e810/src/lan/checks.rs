@@ -6,8 +6,9 @@
 
 use card::nic::receive::{self, ChecksumStatus, Checksums};
 use card::nic::vlan;
+use protocol::hca::e810::rx_context::RxContext;
 use protocol::hca::e810::rx_descriptor::Checks;
-use protocol::net::layers::{Layers, TagKind, VlanTag};
+use protocol::net::layers::{Layers, TagKind, Transport, VlanTag};
 
 pub(super) use card::nic::receive::headers_len;
 
@@ -21,6 +22,21 @@ pub(super) fn verify(frame: &[u8], layers: &Layers) -> Checks {
         // Report an IPv4 header error even if software must verify the transport checksum itself.
         ChecksumStatus::Unverified => Checks { done: ipv4_error, ipv4_error, l4_error: false },
     }
+}
+
+/// Returns the offsets at which a queue can split a frame into headers and data, innermost layer first. Each offset
+/// follows a layer that the frame has and the queue's context selects.
+pub(super) fn split_points(frame: &[u8], layers: &Layers, context: &RxContext) -> [Option<usize>; 3] {
+    let transport = layers.ip.filter(|ip| match ip.transport {
+        Transport::Tcp(_) | Transport::Udp(_) => context.split_tcp_udp,
+        Transport::Sctp(_) => context.split_sctp,
+        Transport::Icmp | Transport::Other => false,
+    });
+    [
+        transport.and_then(|_| headers_len(frame, layers)),
+        layers.ip.filter(|_| context.split_ip).map(|ip| ip.payload_at),
+        context.split_ethernet.then_some(layers.network_at),
+    ]
 }
 
 /// Splits a frame around its outer tag and returns the two parts and the tag. Returns `None` if there is no

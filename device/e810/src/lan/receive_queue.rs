@@ -246,12 +246,17 @@ impl ReceiveQueue {
 
     /// Returns the number of bytes to write to the header buffer, or `None` if header split does not apply.
     fn header_len(&self, frame: &[u8], layers: &Layers, stripped: usize) -> Option<usize> {
+        let most = usize::from(self.context.header_len());
+        let fitting = |len: usize| len.checked_sub(stripped).filter(|len| *len <= most);
         match self.context.split {
             Split::No | Split::Reserved => None,
-            Split::Headers | Split::Known => {
-                let len = checks::headers_len(frame, layers)?.saturating_sub(stripped);
-                (len <= self.context.header_len().into()).then_some(len)
+            // If a layer does not fit, use the next outer layer. `ice` builds a frame around its header buffer, and
+            // leaves no room for that in the data buffer, so the headers must never be empty.
+            Split::Headers => {
+                let points = checks::split_points(frame, layers, &self.context);
+                points.into_iter().flatten().find_map(fitting)
             }
+            Split::Known => checks::headers_len(frame, layers).and_then(fitting),
         }
     }
 

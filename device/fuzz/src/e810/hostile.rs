@@ -493,6 +493,10 @@ fn receive_queue(guest: &mut Guest, input: &mut Input<'_>) {
                 long_descriptors: true,
                 strip_crc: options & 8 == 0,
                 tag_in_first_field: options & 16 == 0,
+                split_ethernet: split & 16 == 0,
+                split_ip: split & 32 == 0,
+                split_tcp_udp: split & 64 == 0,
+                split_sctp: split & 128 == 0,
                 max_frame: if options & 32 == 0 { 9728 } else { input.half() & 0x3fff },
             };
             guest.write(Register::QrxCtrl(queue), 0);

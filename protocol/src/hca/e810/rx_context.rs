@@ -30,6 +30,14 @@ layout! {
         [117]      strip_crc: bool,
         /// Whether to write a stripped VLAN tag to the first tag field of the descriptor.
         [119]      tag_in_first_field: bool,
+        /// Whether headers can end after the Ethernet header and the VLAN tags.
+        [120]      split_ethernet: bool,
+        /// Whether headers can end after the IP header.
+        [121]      split_ip: bool,
+        /// Whether headers can end after the TCP or UDP header.
+        [122]      split_tcp_udp: bool,
+        /// Whether headers can end after the SCTP header.
+        [123]      split_sctp: bool,
         /// Maximum frame length in bytes.
         [187:174]  max_frame: u16,
     }
@@ -41,7 +49,7 @@ pub enum Split {
     /// Type 0: headers and data share a buffer.
     #[default]
     No,
-    /// Type 1: headers always go to the header buffer.
+    /// Type 1: headers go to the header buffer. The context selects the layers after which they can end.
     Headers,
     /// Type 2: headers go to the header buffer if the device recognises where they end.
     Known,
@@ -125,6 +133,10 @@ mod tests {
             long_descriptors: true,
             strip_crc: true,
             tag_in_first_field: true,
+            split_ethernet: false,
+            split_ip: false,
+            split_tcp_udp: false,
+            split_sctp: false,
             max_frame: 1536,
         };
         let context = RxContext::from_registers(&usual);
@@ -142,6 +154,10 @@ mod tests {
             long_descriptors: true,
             strip_crc: false,
             tag_in_first_field: true,
+            split_ethernet: true,
+            split_ip: true,
+            split_tcp_udp: true,
+            split_sctp: false,
             max_frame: 9728,
         };
         let context = RxContext::from_registers(&split);
