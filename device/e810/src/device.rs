@@ -26,15 +26,19 @@ use super::function::Function;
 use super::options::{Options, Setup};
 use super::rdma::RdmaHost;
 use super::reason;
-use super::state::State;
+use super::state::{ResetType, State};
 use super::vectors::RouteRegister;
 use super::{rdma, registers, snapshot, strict, trace};
 use crate::reason::NO_QUEUE;
 
 /// PFGEN_CTRL.PFSWR: requests a function reset.
 const FUNCTION_RESET: u32 = 1;
-/// GLGEN_RTRIG.CORER and GLOBR: core or global reset.
-const DEVICE_RESETS: u32 = 0b11;
+/// GLGEN_RTRIG.CORER: requests a core reset.
+const CORE_RESET: u32 = 1 << 0;
+/// GLGEN_RTRIG.GLOBR: requests a global reset.
+const GLOBAL_RESET: u32 = 1 << 1;
+/// Position of the field RESET_TYPE in GLGEN_RSTAT.
+const RESET_TYPE: u32 = 2;
 
 /// Counters specific to this front-end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -75,7 +79,7 @@ impl E810 {
             limited!(debug, offset, "driver accessed an unknown register");
             return 0;
         };
-        let State { setup, function, lan, .. } = &mut self.state;
+        let State { setup, function, lan, reset_type, .. } = &mut self.state;
         if let Some((ring, register)) = RingRegister::of(register) {
             return function.rings.get(ring).read(register);
         }
@@ -92,6 +96,8 @@ impl E810 {
         match register {
             // A reset completes before the register write returns, so these registers read as 0.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
+            // The state of the device, bits 1:0, is 0 (active).
+            Register::GlgenRstat => (*reset_type as u32) << RESET_TYPE,
             Register::PflanRxQalloc => registers::receive_queues(setup.options.queues.get()),
             Register::PfintOicr => function.vectors.read_other(),
             Register::PfintOicrEna => function.vectors.other_enabled(),
@@ -145,10 +151,11 @@ impl E810 {
                 self.counters.function_resets += 1;
                 self.state.reset_function(cx);
             }
-            Register::GlgenRtrig if value & DEVICE_RESETS != 0 => {
+            Register::GlgenRtrig if value & (CORE_RESET | GLOBAL_RESET) != 0 => {
                 limited!(info, "driver requested a device reset");
                 self.counters.device_resets += 1;
-                self.state.reset_device(cx);
+                let global = value & GLOBAL_RESET != 0;
+                self.state.reset_device(cx, if global { ResetType::Global } else { ResetType::Core });
             }
             Register::PfintOicrEna => vectors.enable_other(cx, value),
             Register::GlintDynCtl(vector) => vectors.set_control(cx, vector, value),

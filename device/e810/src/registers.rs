@@ -35,7 +35,6 @@ const PROFILE_LOADED: u32 = 1;
 pub(super) fn constant(register: Register) -> Option<u32> {
     Some(match register {
         Register::PfFuncRid
-        | Register::GlgenRstat
         | Register::GlgenRstctl
         | Register::GlMngFwsm
         | Register::GlgenClkstatSrc

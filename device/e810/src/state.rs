@@ -17,6 +17,15 @@ use super::options::Setup;
 use super::package::Package;
 use super::pf_config::PfConfig;
 
+/// Type of a reset of the whole device, as GLGEN_RSTAT reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ResetType {
+    #[default]
+    PowerOn = 0,
+    Core = 1,
+    Global = 2,
+}
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) setup: Setup,
@@ -27,6 +36,8 @@ pub(super) struct State {
     /// Set if the MAC that the driver wrote has survived a reset. The next command that reads the MAC restores the
     /// permanent one.
     pub(super) keeps_mac: bool,
+    /// Type of the last core or global reset, as in GLGEN_RSTAT.
+    pub(super) reset_type: ResetType,
     pub(super) function: Function,
     /// LAN data path, whose statistics survive every reset.
     pub(super) lan: Lan,
@@ -42,6 +53,7 @@ impl State {
             package: Package::default(),
             link: Link::new(setup.options.link_speed),
             keeps_mac: false,
+            reset_type: ResetType::default(),
             function,
             lan: Lan::new(setup.options.queues.get()),
             more_frames: false,
@@ -76,7 +88,8 @@ impl State {
 
     /// Executes a core or global reset that the driver requested: a function reset that also drops the DDP
     /// package. The driver is notified first, while its interrupt configuration is still in place.
-    pub(super) fn reset_device(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn reset_device(&mut self, cx: &mut Context<'_>, reset_type: ResetType) {
+        self.reset_type = reset_type;
         self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
         self.reset_function(cx);
         self.function.vectors.set_other(OtherCauses::GLOBAL_RESET);
@@ -92,5 +105,6 @@ impl State {
         self.package = Package::default();
         self.link = Link::new(self.setup.options.link_speed);
         self.keeps_mac = false;
+        self.reset_type = ResetType::default();
     }
 }

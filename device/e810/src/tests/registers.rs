@@ -144,6 +144,21 @@ fn core_reset_sets_grst_cause_in_oicr() {
     assert_eq!(driver.read(Register::PfintOicr), 0, "reading PFINT_OICR clears it");
 }
 
+/// `ice` reads the type when GRST is set. After a reset of an unknown type, it waits for five seconds.
+#[test]
+fn rstat_reports_type_of_device_reset() {
+    let mut driver = used();
+    for (trigger, reset_type) in [(0b01, 1), (0b10, 2), (0b11, 2), (0b01, 1)] {
+        driver.write(Register::GlgenRtrig, trigger);
+        assert_eq!(driver.read(Register::GlgenRstat), reset_type << 2, "{trigger:#b}");
+    }
+    driver.write(Register::PfgenCtrl, 1);
+    assert_eq!(driver.read(Register::GlgenRstat), 1 << 2, "a function reset is not a reset of the device");
+    driver.bus.hca.reset();
+    driver.bus.hca.region_write(Region::Config, 4, &[6, 0]);
+    assert_eq!(driver.read(Register::GlgenRstat), 0);
+}
+
 /// Each function needs a unique serial number, because `ice` shares state among functions with the same serial number.
 #[test]
 fn config_space_matches_e810() {
