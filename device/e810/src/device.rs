@@ -9,6 +9,7 @@ use card::frontend::reason::{NO_REGISTER, WIDTH};
 use card::frontend::table::Table;
 use card::frontend::{Context, Frontend, HostContext, Interface, PortKind, PortNumber, RegisterAccess};
 use card::limited;
+use card::net::PortStats;
 use card::telemetry::monitor::Rule;
 use card::telemetry::reason::IgnoreReason;
 use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
@@ -28,7 +29,7 @@ use super::rdma::RdmaHost;
 use super::reason;
 use super::state::{ResetType, State};
 use super::vectors::RouteRegister;
-use super::{rdma, registers, snapshot, strict, trace};
+use super::{lan, rdma, registers, snapshot, strict, trace};
 use crate::reason::NO_QUEUE;
 
 /// PFGEN_CTRL.PFSWR: requests a function reset.
@@ -73,7 +74,7 @@ impl Interface for E810 {
 
 impl E810 {
     /// Reads 32 bits of BAR0. Reading PFINT_OICR clears it.
-    fn read_register(&mut self, offset: u64) -> u32 {
+    fn read_register(&mut self, port: &PortStats, offset: u64) -> u32 {
         let Some((register, half)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
             limited!(debug, offset, "driver accessed an unknown register");
@@ -90,7 +91,7 @@ impl E810 {
             return value;
         }
         if let Some(value) = lan.read(register) {
-            let [a, b, c, d, e, ..] = value.to_le_bytes();
+            let [a, b, c, d, e, ..] = lan::add_roce(value, register, port).to_le_bytes();
             return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
         }
         match register {
@@ -214,7 +215,10 @@ impl Frontend for E810 {
             strict::read(&mut self.state.function.strict, bar, offset);
         }
         match bar {
-            Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_le_bytes()),
+            Bar::Bar0 => {
+                let port = cx.port.stats();
+                words::read(offset, data, |word| self.read_register(port, word).to_le_bytes());
+            }
             // The MSI-X structures in BAR3 are handled by the VMM; the rest of the BAR is empty.
             _ => data.fill(0),
         }

@@ -35,6 +35,7 @@ use thiserror::Error;
 use self::malicious::{Detector, DriverError, MaliciousDriver};
 pub(super) use self::receive_queue::RxOffload;
 use self::receive_queue::{ReceiveQueue, RxError};
+pub(super) use self::statistics::add_roce;
 use self::statistics::{PortStatistics, Statistics};
 use self::transmit_queue::{MAX_FRAME_LEN, Step, TransmitQueue};
 use crate::reason::{LONGER_THAN_QUEUE, NO_BUFFER, NO_QUEUE};
@@ -206,7 +207,7 @@ impl Lan {
     }
 
     /// Reads a register. Returns `None` if the register belongs to another block. Queue registers are 32 bits wide, and
-    /// counters are up to 40 bits wide.
+    /// counters are up to 40 bits wide. The counters do not include the packets of the RDMA function; see [`add_roce`].
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         Some(match register {
             Register::QtxCommHead(queue) => self.transmit_head(queue).into(),

@@ -2,18 +2,23 @@
 //!
 //! Counters are never reset; drivers subtract their first reading. The port's byte counters include the frame check
 //! sequence (FCS), as in hardware. The VSIs' byte counters include it for received frames, but not for transmitted
-//! frames.
+//! frames. The port's counters include the packets of the RDMA function, which no VSI counts.
 //!
 //! # Spec
 //! E810 interface, section 8.6.
 
 use std::collections::BTreeMap;
 
+use card::net::PortStats;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence (FCS), in bytes.
 const FCS_LEN: u64 = 4;
+
+/// Bytes that Ethernet, IPv4, UDP and the FCS add to an RDMA packet. The headers of IPv6 packets are 20 bytes longer,
+/// but this length is used for them too, because [`PortStats`] does not count IPv6 packets separately.
+const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
 
 /// Counters are 40 bits wide and wrap, as drivers expect. A 32-bit register returns the low 32 bits.
 const WIDTH_MASK: u64 = (1 << 40) - 1;
@@ -76,6 +81,22 @@ impl Traffic {
             &mut self.unicast
         } += 1;
     }
+}
+
+/// Adds the packets of the RDMA function to the value of a port counter. The counters by size count only frames of the
+/// NIC.
+pub(in super::super) fn add_roce(value: u64, register: Register, stats: &PortStats) -> u64 {
+    let PortStats { receive, transmit, .. } = stats;
+    let more = match register {
+        Register::GlprtGorc => receive.octets + receive.packets * ROCE_OVERHEAD,
+        Register::GlprtUprc => receive.packets - receive.multicast_packets,
+        Register::GlprtMprc => receive.multicast_packets,
+        Register::GlprtGotc => transmit.octets + transmit.packets * ROCE_OVERHEAD,
+        Register::GlprtUptc => transmit.packets - transmit.multicast_packets,
+        Register::GlprtMptc => transmit.multicast_packets,
+        _ => return value,
+    };
+    value.wrapping_add(more) & WIDTH_MASK
 }
 
 fn count_size(sizes: &mut Sizes, frame: &[u8]) {

@@ -2,6 +2,7 @@
 
 use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::statistics::GatherStatistics;
+use protocol::hca::e810::regs::Register;
 
 use super::*;
 use crate::testing::RDMA_BUFFER;
@@ -37,6 +38,25 @@ fn sent_packets_are_counted_by_ip_version() {
     assert_eq!(counted(&mut pair.a), sender);
     let receiver = [(8, data), (16, 4), (104, ack), (112, 1), (224, 4), (232, 1), (256, 1)];
     assert_eq!(counted(&mut pair.b), receiver);
+}
+
+/// Section 8.6: `ethtool -S` shows the packets of both halves as packets of the port.
+#[test]
+fn port_counters_include_rdma_packets() {
+    let mut pair = Pair::connected();
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 8192)]);
+    pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 4000)]));
+    pair.settle();
+    let ethernet = 14 + 4;
+    let (data, ack) = (4 * (OVERHEAD + ethernet) + 4000, OVERHEAD + ethernet + 4);
+    let read =
+        |driver: &mut Driver, registers: [Register; 3]| registers.map(|register| driver.read(register));
+    let received = [Register::GlprtGorc, Register::GlprtUprc, Register::GlprtMprc];
+    let sent = [Register::GlprtGotc, Register::GlprtUptc, Register::GlprtMptc];
+    let [data, ack] = [data, ack].map(|bytes| u32::try_from(bytes).unwrap());
+    assert_eq!([read(&mut pair.a, sent), read(&mut pair.a, received)], [[data, 4, 0], [ack, 1, 0]]);
+    assert_eq!([read(&mut pair.b, sent), read(&mut pair.b, received)], [[ack, 1, 0], [data, 4, 0]]);
+    assert_eq!(pair.a.read(Register::GlprtPtc1522), 0, "the counters by size do not include these packets");
 }
 
 #[test]
