@@ -27,6 +27,8 @@ const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 /// NVM version 4.40. The digits of the minor number are hexadecimal.
 const NVM_VERSION: u16 = 0x4040;
 const EETRACK: u32 = 0x8001_1234;
+/// The device cannot wake a guest, so no function supports wake on LAN.
+const NO_WAKE_ON_LAN: u16 = u16::MAX;
 /// Length of the NVM bank's CSS header in dwords.
 const CSS_HEADER: u16 = 0x30;
 /// Byte offset of the version block (CIVD) in the option ROM bank. It must be a multiple of 512.
@@ -70,6 +72,7 @@ impl Nvm {
 
     fn put_shadow_ram(&mut self) {
         self.put_word(0, word::CONTROL, CONTROL_VALID);
+        self.put_word(0, word::WAKE_ON_LAN, NO_WAKE_ON_LAN);
         self.put_versions(0);
         let areas = [
             (word::NVM_BANK, word::NVM_BANK_SIZE, NVM_BANK),
@@ -189,6 +192,13 @@ mod tests {
         assert_eq!(nvm.get(0x802, 16), Some(&field[..]));
         let netlist = [0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 1, 0];
         assert_eq!(nvm.get(0x1_600c, 20), Some(&netlist[..]));
+    }
+
+    #[test]
+    fn no_function_supports_wake_on_lan() {
+        let nvm = Nvm::default();
+        assert_eq!(nvm.get(0x32, 2), Some(&[0xff; 2][..]));
+        assert_eq!(nvm.checksum(), 0xbaba);
     }
 
     #[test]

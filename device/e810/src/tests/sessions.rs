@@ -170,7 +170,9 @@ fn replay(session: &str) {
         given.translate(opcode, &mut line.command.buffer);
         let reply = driver.execute(&line.command);
         assert_eq!(reply.status, line.reply.status, "{place}");
-        if may_differ(opcode) {
+        // The recorded device claimed to support wake on LAN in word 19h of its flash.
+        let is_wake_on_lan = opcode == Some(Opcode::ReadNvm) && line.command.parameters[..3] == [0x32, 0, 0];
+        if may_differ(opcode) || is_wake_on_lan {
             continue;
         }
         let parameters = match opcode {

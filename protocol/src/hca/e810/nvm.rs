@@ -9,6 +9,8 @@ pub mod word {
     pub const CONTROL: usize = 0x00;
     /// Version of the NVM image.
     pub const VERSION: usize = 0x18;
+    /// Wake on LAN: a bit is set for each function that does not support it.
+    pub const WAKE_ON_LAN: usize = 0x19;
     /// Low half of the image's EETRACK identifier.
     pub const EETRACK_LOW: usize = 0x2d;
     /// High half of the image's EETRACK identifier.
