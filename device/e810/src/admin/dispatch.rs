@@ -133,7 +133,6 @@ fn dispatch(
         | Opcode::LldpEvents
         | Opcode::StopLldp
         | Opcode::StartLldp
-        | Opcode::SetLldpMib
         | Opcode::LldpAgent
         | Opcode::SetHealthConfig => Ok(()),
         _ => Err(AdminError::new(AdminStatus::NotImplemented, "command", opcode.code().into())),

@@ -1,8 +1,9 @@
-//! Transmit scheduler: commands 0400 to 0415.
+//! Transmit scheduler: commands 0400 to 0415, and 0A08, which enables traffic classes.
 //!
 //! # Spec
-//! E810 interface, section 5.5.
+//! E810 interface, sections 5.2 and 5.5.
 
+use protocol::hca::e810::admin::lldp;
 use protocol::hca::e810::admin::scheduler::{ListParameters, PortEtsParameters, TopologyParameters};
 use protocol::hca::e810::admin::{AdminError, Opcode};
 
@@ -25,6 +26,9 @@ pub(crate) fn dispatch(
             let PortEtsParameters { port } = command.parameters(PortEtsParameters::parse);
             command.fill(|buffer| scheduler.port_ets(port, buffer))
         }
+        // Linux adds a branch below the element of each class. Frames are not scheduled by class.
+        Opcode::SetLldpMib => lldp::traffic_classes(command.buffer())
+            .map_or(Ok(()), |classes| scheduler.enable_classes(classes)),
         Opcode::AddElements => list(command, |count, buffer| scheduler.add(count, buffer)),
         Opcode::GetElements => list(command, |count, buffer| scheduler.get(count, buffer)),
         Opcode::ConfigureElements => list(command, |count, buffer| scheduler.configure(count, buffer)),

@@ -29,6 +29,9 @@ const _: () = assert!(LEVELS as usize == LAYERS);
 /// Layer of the traffic classes. Elements on this layer or above cannot be deleted.
 const CLASS_LAYER: usize = 1;
 
+/// Traffic classes that are always enabled: only class 0.
+const DEFAULT_CLASSES: u8 = 1;
+
 /// Layer of the leaves, one per queue.
 const LEAF_LAYER: usize = LAYERS - 1;
 
@@ -43,6 +46,10 @@ pub(super) struct Scheduler {
     /// Last TEID assigned. TEIDs are never reused, so a stale TEID cannot refer to a newer element.
     last_teid: u32,
     profiles: [[IdPool; PROFILE_KINDS]; LAYERS],
+    /// Element of each traffic class that has been enabled since the reset.
+    classes: BTreeMap<u8, Teid>,
+    /// Traffic classes that are enabled, one bit each.
+    enabled_classes: u8,
 }
 
 #[derive(Debug)]
@@ -62,6 +69,8 @@ impl Default for Scheduler {
             last_teid: 0,
             // Profile 0 means "unlimited" and always exists.
             profiles: std::array::from_fn(|_| std::array::from_fn(|_| IdPool::new(1, MAX_RATE_PROFILES - 1))),
+            classes: BTreeMap::from([(0, Self::DEFAULT_CLASS)]),
+            enabled_classes: DEFAULT_CLASSES,
         };
         let mut parent = Teid::NONE;
         for layer in 0..LAYERS {
@@ -82,6 +91,8 @@ impl Default for Scheduler {
 impl Scheduler {
     /// TEID of the element that represents the port.
     const ROOT: Teid = Teid::new(1);
+    /// TEID of traffic class 0.
+    const DEFAULT_CLASS: Teid = Teid::new(2);
     /// TEID of the leaf in the default branch.
     const DEFAULT_LEAF: Teid = Teid::new(LEVELS as u32);
 
@@ -317,6 +328,23 @@ impl Scheduler {
         Ok(count)
     }
 
+    /// Enables traffic classes, one bit each, and adds an element for each new class. All other classes except class 0
+    /// are disabled. Their elements remain, because the driver keeps the branches below them.
+    ///
+    /// # Errors
+    /// ENOSPC if a limit is reached.
+    pub(super) fn enable_classes(&mut self, classes: u8) -> Result<(), AdminError> {
+        let missing = (0..8).filter(|class| classes >> class & 1 != 0 && !self.classes.contains_key(class));
+        for class in missing.collect::<SmallVec<[u8; 8]>>() {
+            let layer = self.room_below(Self::ROOT, 1)?;
+            let data = ElementData { kind: ElementKind::TrafficClass, ..ElementData::default() };
+            let teid = self.insert(Self::ROOT, layer, data);
+            self.classes.insert(class, teid);
+        }
+        self.enabled_classes = classes | DEFAULT_CLASSES;
+        Ok(())
+    }
+
     /// Executes "Query port ETS". Returns the number of bytes written.
     ///
     /// # Errors
@@ -325,11 +353,12 @@ impl Scheduler {
         if port != Self::ROOT {
             return Err(AdminError::no_entry("port", port.get().into()));
         }
+        let valid_classes = self.enabled_classes;
         let mut classes = [u32::from(Teid::NONE); 8];
-        for (class, teid) in classes.iter_mut().zip(&self.node(port)?.children) {
-            *class = teid.get();
+        for (class, place) in (0..8).zip(&mut classes).filter(|(class, _)| valid_classes >> class & 1 != 0) {
+            *place = self.classes.get(&class).copied().unwrap_or(Teid::NONE).get();
         }
-        *Buffer::new(buffer).next()? = PortEts { valid_classes: 1, classes }.emit();
+        *Buffer::new(buffer).next()? = PortEts { valid_classes, classes }.emit();
         Ok(PortEts::LEN)
     }
 

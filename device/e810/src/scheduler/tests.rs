@@ -266,6 +266,42 @@ fn rejects_rate_profiles_past_limit() {
     }
 }
 
+/// Returns the enabled traffic classes and the TEIDs of their elements.
+fn classes(scheduler: &Scheduler) -> (u8, [u32; 8]) {
+    let mut buffer = [0xa5; 64];
+    assert_eq!(scheduler.port_ets(Scheduler::ROOT, &mut buffer), Ok(64));
+    let ets = PortEts::parse(&buffer);
+    (ets.valid_classes, ets.classes)
+}
+
+#[test]
+fn enabled_traffic_classes_have_elements() {
+    const NONE: u32 = u32::MAX;
+    let mut scheduler = Scheduler::default();
+    assert_eq!(scheduler.enable_classes(0b101), Ok(()));
+    let (enabled, teids) = classes(&scheduler);
+    let second = teids[2];
+    assert_eq!((enabled, teids), (0b101, [TC, NONE, second, NONE, NONE, NONE, NONE, NONE]));
+    let element = get(&scheduler, second).unwrap();
+    assert_eq!((element.parent, element.data.kind), (Scheduler::ROOT, ElementKind::TrafficClass));
+    let mut branch = second;
+    for _ in 2..LEAF_LAYER {
+        branch = add(&mut scheduler, branch);
+    }
+    assert!(scheduler.add_leaf(Teid::new(branch), ElementData::default()).is_ok());
+    assert_eq!(delete(&mut scheduler, 1, second), Err(AdminStatus::NotPermitted));
+
+    assert_eq!(scheduler.enable_classes(0), Ok(()));
+    assert_eq!(classes(&scheduler).0, 1, "class 0 is always enabled");
+    assert!(get(&scheduler, branch).is_ok(), "the branch of a disabled class remains");
+    assert_eq!(scheduler.enable_classes(u8::MAX), Ok(()));
+    let (enabled, teids) = classes(&scheduler);
+    assert_eq!((enabled, teids[2]), (u8::MAX, second), "a class keeps its element");
+    assert!(teids.iter().all(|teid| *teid != NONE));
+    assert_eq!(scheduler.enable_classes(u8::MAX), Ok(()));
+    assert_eq!(scheduler.elements.len(), 9 + 7 + LEAF_LAYER - 1);
+}
+
 #[test]
 fn query_port_ets_returns_traffic_class_zero() {
     let scheduler = Scheduler::default();

@@ -193,6 +193,29 @@ fn allocated_resources_are_listed_by_type() {
     assert_eq!(driver.execute(&command(0x7f)).status, EINVAL);
 }
 
+/// As for `dcb ets set … prio-tc 3:1`. Without an element for each class that it has configured, `ice` cannot add its
+/// transmit queues again.
+#[test]
+fn local_mib_enables_traffic_classes() {
+    let mut driver = started();
+    let mut mib = vec![0xfe, 25, 0x00, 0x80, 0xc2, 9, 0, 0x00, 0x01, 0x00, 0x00, 50, 50];
+    mib.resize(27, 0);
+    driver.succeed(&AdminCommand::with_input(Opcode::SetLldpMib, [0; 16], &mib));
+    let mut parameters = [0; 16];
+    parameters[0] = 1;
+    let reply = driver.succeed(&AdminCommand::with_output(Opcode::QueryPortEts, parameters, 64));
+    assert_eq!(reply.buffer[0], 0b11);
+    let (teids, _) = reply.buffer[32..].as_chunks();
+    let teids: Vec<u32> = teids.iter().map(|teid| u32::from_le_bytes(*teid)).collect();
+    assert!(teids[1] != u32::MAX && teids[2..].iter().all(|teid| *teid == u32::MAX), "{teids:x?}");
+    let mut element = [0; 24];
+    element[4..8].copy_from_slice(&teids[1].to_le_bytes());
+    let mut count = [0; 16];
+    count[0] = 1;
+    let reply = driver.succeed(&AdminCommand::with_input(Opcode::GetElements, count, &element));
+    assert_eq!((reply.buffer[0], reply.buffer[8]), (1, 2), "the element is a traffic class of the port");
+}
+
 fn capabilities(driver: &mut Driver, opcode: Opcode) -> Vec<Capability> {
     let reply = driver.succeed(&AdminCommand::with_output(opcode, [0; 16], 4096));
     let (records, rest) = reply.buffer.as_chunks::<32>();

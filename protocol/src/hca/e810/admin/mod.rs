@@ -10,6 +10,7 @@ pub mod control;
 pub mod describe;
 pub mod descriptor;
 pub mod link;
+pub mod lldp;
 pub mod mac;
 pub mod nvm;
 pub mod opcode;
