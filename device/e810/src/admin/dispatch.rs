@@ -132,9 +132,8 @@ fn dispatch(
         | Opcode::SetPortLed
         | Opcode::LldpEvents
         | Opcode::StopLldp
-        | Opcode::StartLldp
-        | Opcode::LldpAgent
         | Opcode::SetHealthConfig => Ok(()),
+        // This includes the commands that start the LLDP and DCBX agents, which the device does not have.
         _ => Err(AdminError::new(AdminStatus::NotImplemented, "command", opcode.code().into())),
     }
 }

@@ -193,6 +193,17 @@ fn allocated_resources_are_listed_by_type() {
     assert_eq!(driver.execute(&command(0x7f)).status, EINVAL);
 }
 
+/// As for `ethtool --set-priv-flags … fw-lldp-agent on`, for which `ice` logs whether the agents have started.
+#[test]
+fn lldp_agents_can_be_stopped_but_not_started() {
+    let mut driver = started();
+    let mut start_dcbx = [0; 16];
+    start_dcbx[0] = 1;
+    driver.succeed(&AdminCommand::direct(Opcode::StopLldp, [0; 16]));
+    assert_eq!(driver.execute(&AdminCommand::direct(Opcode::StartLldp, [0; 16])).status, ENOSYS);
+    assert_eq!(driver.execute(&AdminCommand::direct(Opcode::LldpAgent, start_dcbx)).status, ENOSYS);
+}
+
 /// As for `dcb ets set … prio-tc 3:1`. Without an element for each class that it has configured, `ice` cannot add its
 /// transmit queues again.
 #[test]
