@@ -6,7 +6,8 @@
 //! finds any. A spurious event is harmless.
 //!
 //! A CEQ has no consumer index, so a program that arms its CQ in a loop could overwrite the unread events of others.
-//! irdma acknowledges each event that it reads. Until then, the CQ holds back its next event.
+//! irdma acknowledges each event that it reads. Until then, the CQ holds back its next event. The CQ of the control queue
+//! does not: irdma polls and arms it without waiting for its events, and arms it for one operation at a time.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.
@@ -18,6 +19,7 @@ use protocol::hca::e810::rdma::error::CqpError;
 use protocol::ids::{Cqn, Iova};
 
 use super::hmc::Pages;
+use super::queues::CONTROL_CQ;
 use super::ring::{EntryRing, Location};
 
 /// Condition for the next completion event.
@@ -243,7 +245,7 @@ impl CompletionQueue {
     fn notify(&mut self) -> Option<CqNotification> {
         self.armed = Armed::No;
         let ceq = self.ceq?;
-        if self.acknowledges && self.unacknowledged {
+        if self.acknowledges && self.unacknowledged && self.cqn != CONTROL_CQ {
             self.event_held = true;
             return None;
         }
