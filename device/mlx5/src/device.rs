@@ -26,7 +26,7 @@ use serde::Serialize;
 use super::check::Rejection;
 use super::command_queue::{PendingSlots, Request, SlotFault};
 use super::commands::{self, device as commands_device};
-use super::doorbell::{self, Doorbells};
+use super::doorbell::{self, Doorbell, Doorbells};
 use super::function::Function;
 use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
@@ -109,17 +109,39 @@ impl Mlx5 {
         self.function.resources_mut()
     }
 
+    /// Returns the objects, unless the data path must not use them. Section 18.2: once the driver has read a failure,
+    /// it frees all queues and buffers without destroying them.
+    fn running(&self) -> Option<&Resources> {
+        self.function.resources().filter(|_| !self.segment.health.is_failure_read())
+    }
+
+    /// Like [`Self::running`], but returns a mutable reference.
+    fn running_mut(&mut self) -> Option<&mut Resources> {
+        self.function.resources_mut().filter(|_| !self.segment.health.is_failure_read())
+    }
+
     /// Returns the port state that the netdev needs.
     fn link(&self, cx: &Context<'_>) -> Link {
         let port = self.function.resources().and_then(|resources| resources.port.ethernet());
         Link { is_up: cx.port.is_up(), max_frame: port.map_or(0, EthernetPort::max_frame) }
     }
 
-    fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
-        if Register::at(offset).is_none() {
-            self.counters.unknown_registers += 1;
+    fn read_register(&mut self, cx: &mut Context<'_>, offset: u64) -> u32 {
+        match Register::at(offset) {
+            None => self.counters.unknown_registers += 1,
+            Some((Register::QueueAddressLow, _)) if self.segment.health.mark_state_read() => self.stop(cx),
+            Some(_) => {}
         }
         self.segment.read(offset, cx.now)
+    }
+
+    /// Stops the data path of a failed device. Commands still execute, because the driver may not yet have abandoned
+    /// those that it has already issued.
+    fn stop(&mut self, cx: &mut Context<'_>) {
+        limited!(info, "driver read the injected failure; the data path stops");
+        if let Some(resources) = self.function.resources_mut() {
+            resources.reset_qps(cx);
+        }
     }
 
     fn write_register(&mut self, cx: &mut Context<'_>, offset: u64, value: u32) {
@@ -139,11 +161,17 @@ impl Mlx5 {
             Effect::Reset => {
                 limited!(info, "driver requested a reset");
                 self.counters.resets += 1;
-                commands_device::reset(&mut self.function, &self.setup, cx);
-                self.doorbells = Doorbells::default();
-                self.pending = PendingSlots::default();
+                self.reset_function(cx);
             }
+            // The driver has abandoned all objects.
+            Effect::Restart => self.reset_function(cx),
         }
+    }
+
+    fn reset_function(&mut self, cx: &mut Context<'_>) {
+        commands_device::reset(&mut self.function, &self.setup, cx);
+        self.doorbells = Doorbells::default();
+        self.pending = PendingSlots::default();
     }
 
     /// Executes pending commands in order, until the long commands of this turn reach [`COMMAND_BYTES_PER_TURN`].
@@ -269,6 +297,9 @@ impl Mlx5 {
             return cx.monitor.ignored_store(NO_UAR, Bar::Bar0.number(), bar_offset);
         }
         match self.doorbells.store(page, offset, data) {
+            // Doorbells of EQs do not access memory, and the driver may still wait for the event of a command.
+            Ok(Some(Doorbell::ArmCq(_) | Doorbell::Send { .. })) if self.segment.health.is_failure_read() => {
+            }
             Ok(Some(doorbell)) if resources.uars.is_mapped(page) => {
                 resources.handle_mapped_doorbell(cx, page, &doorbell);
             }
@@ -337,7 +368,7 @@ impl Frontend for Mlx5 {
     }
 
     fn doorbell_words(&self, words: &mut Vec<u64>) {
-        if let Some(resources) = self.function.resources() {
+        if let Some(resources) = self.running() {
             mapped::words(&resources.polled, words);
         }
     }
@@ -373,7 +404,7 @@ impl Frontend for Mlx5 {
     }
 
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a> {
-        Mlx5Host { resources: self.function.resources_mut(), cx }
+        Mlx5Host { resources: self.running_mut(), cx }
     }
 
     /// Returns the index of a send WQE's first block, or the entry number of a receive.
@@ -382,7 +413,7 @@ impl Frontend for Mlx5 {
     }
 
     fn can_receive(&mut self, qpn: Qpn, dma: &card::memory::GuestMemory) -> bool {
-        self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
+        self.running_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 
     fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
@@ -390,7 +421,7 @@ impl Frontend for Mlx5 {
     }
 
     fn handle_event(&mut self, cx: &mut Context<'_>, event: &Event) {
-        let Some(resources) = self.function.resources_mut() else { return };
+        let Some(resources) = self.running_mut() else { return };
         match event {
             Event::Completion(completion) => resources.complete(cx, completion),
             Event::Async { qpn, event } => resources.qp_event(cx, *qpn, *event),
@@ -399,25 +430,25 @@ impl Frontend for Mlx5 {
 
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         let link = self.link(cx);
-        if let Some(resources) = self.function.resources_mut() {
+        if let Some(resources) = self.running_mut() {
             resources.receive_frame(cx, frame, link, Resources::steer);
         }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
         let link = self.link(cx);
-        let resources = self.function.resources_mut();
+        let resources = self.running_mut();
         resources.is_some_and(|resources| resources.next_frame(cx, out, link, Resources::steer))
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let resources = self.function.resources()?;
+        let resources = self.running()?;
         let deadlines = [resources.netdev.flushed.deadline(), resources.delayed.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
     fn handle_deadline(&mut self, cx: &mut Context<'_>) {
-        if let Some(resources) = self.function.resources_mut() {
+        if let Some(resources) = self.running_mut() {
             resources.netdev.poll_flushed(cx.now);
             resources.write_expired_events(cx);
         }
@@ -429,14 +460,14 @@ impl Frontend for Mlx5 {
         self.command_bytes = 0;
         let has_executed = !self.pending.is_empty();
         self.execute_pending(cx);
-        let Some(resources) = self.function.resources_mut() else { return has_executed };
+        let Some(resources) = self.running_mut() else { return has_executed };
         resources.report_reregistration(cx);
         resources.end_turn(cx);
         resources.poll_rounds(cx) || resources.netdev.has_more() || has_executed
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
-        if let Some(resources) = self.function.resources_mut() {
+        if let Some(resources) = self.running_mut() {
             resources.report_link(cx, up);
         }
     }

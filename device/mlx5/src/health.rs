@@ -11,6 +11,8 @@ const FIRMWARE_ERROR: u8 = 1;
 #[derive(Debug, Default)]
 pub struct HealthReport {
     failed: bool,
+    /// Whether the driver has read the failure from register 014h.
+    failure_read: bool,
     requested: Option<u8>,
     reads: u32,
 }
@@ -26,10 +28,24 @@ impl HealthReport {
         self.requested = Some(state);
     }
 
-    /// Stops reporting a failure. Must be called when the driver writes the command queue address. Otherwise, the
-    /// driver would abandon its recovery.
-    pub fn restart(&mut self) {
-        (self.failed, self.requested) = (false, None);
+    /// Stops reporting a failure or a requested state. Must be called when the driver writes the command queue address.
+    /// Otherwise, the driver would abandon its recovery. Returns whether the device had failed.
+    pub fn restart(&mut self) -> bool {
+        let had_failed = self.failed;
+        (self.failed, self.failure_read, self.requested) = (false, false, None);
+        had_failed
+    }
+
+    /// Must be called when the driver reads register 014h. Returns whether this read is the first to report a failure.
+    pub fn mark_state_read(&mut self) -> bool {
+        let is_first = self.failed && !self.failure_read;
+        self.failure_read = self.failed;
+        is_first
+    }
+
+    /// Returns whether the driver has read the failure from register 014h.
+    pub const fn is_failure_read(&self) -> bool {
+        self.failure_read
     }
 
     /// Returns the NIC state reported by register 014h.
@@ -70,11 +86,23 @@ mod tests {
         assert_eq!((health.word(0x30), health.word(0x34)), (0x0023_0010, 0x20d));
         health.fail();
         assert_eq!((health.nic_state(), health.word(0x38), health.word(0x3c)), (1, 1 << 31, 1 << 16));
-        health.restart();
+        assert!(health.restart());
         health.request(7);
         assert_eq!((health.nic_state(), health.word(0x3c)), (7, 0));
-        health.restart();
+        assert!(!health.restart());
         assert_eq!(health.nic_state(), 0);
+    }
+
+    #[test]
+    fn only_first_state_read_reports_new_failure() {
+        let mut health = HealthReport::default();
+        assert!(!health.mark_state_read() && !health.is_failure_read());
+        health.fail();
+        assert!(!health.is_failure_read());
+        assert!(health.mark_state_read() && health.is_failure_read());
+        assert!(!health.mark_state_read() && health.is_failure_read());
+        health.restart();
+        assert!(!health.mark_state_read() && !health.is_failure_read());
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub enum Effect {
     /// Execute the commands in the slots selected by this bit mask.
     Commands(u32),
     Reset,
+    /// The driver restarts the device after a failure.
+    Restart,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +53,9 @@ impl InitSegment {
             Register::QueueAddressLow => match QueueWord::parse(value) {
                 QueueWord::Address(address) => {
                     self.queue_low = address;
-                    self.health.restart();
+                    if self.health.restart() {
+                        return Effect::Restart;
+                    }
                 }
                 QueueWord::Request { state } => {
                     self.health.request(state);
@@ -104,6 +108,7 @@ mod tests {
         segment.health.fail();
         assert_eq!(read(&mut segment, 0x14), 0x156);
         assert_eq!(segment.write(Register::QueueAddressHigh, 1), Effect::None);
+        assert_eq!(segment.write(Register::QueueAddressLow, 0x3659_e000), Effect::Restart);
         assert_eq!(segment.write(Register::QueueAddressLow, 0x3659_e000), Effect::None);
         assert_eq!((read(&mut segment, 0x10), read(&mut segment, 0x14)), (1, 0x3659_e056));
         assert_eq!(segment.slot(31), Iova::new(0x1_3659_e7c0));

@@ -34,9 +34,11 @@
 //! # Spec
 //! mlx5 interface, section 5.
 
+use card::frontend::Context;
 use engine::Engine;
 use protocol::hca::mlx5::counter::QCounters;
 use protocol::hca::mlx5::input::Pages;
+use protocol::hca::mlx5::transition::Transition;
 use protocol::ids::{Pkey, Qpn, Srqn};
 
 use super::buffer::{PageBudget, Placement, QueueBuffer};
@@ -46,6 +48,7 @@ use super::counter_sets::ExecutedRequests;
 use super::delayed_events::DelayedEvents;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
+use super::host;
 use super::limits::netdev::LAST_WORK_QUEUE;
 use super::limits::{MAX_COUNTER_SETS, MAX_EQS, MAX_TRANSPORT_DOMAINS, MAX_UMEMS, first};
 use super::mapped::PolledQueues;
@@ -177,6 +180,19 @@ impl Resources {
 
     pub fn release_pages(&mut self, pages: usize) {
         self.budget.give_back(pages);
+    }
+
+    /// Moves all QPs to RESET in the engine, without completing their requests. Afterwards, they drop all packets.
+    pub fn reset_qps(&mut self, cx: &mut Context<'_>) {
+        let numbers: Vec<u32> = self.qps.iter_from(0).map(|(number, _)| number).collect();
+        for number in numbers {
+            let resolver = self.port.resolver(cx.port.addresses());
+            let qp = self.qps.get(number);
+            if let Some(to_reset) = qp.and_then(|qp| qp.modification(Transition::ToRst, resolver)) {
+                // Cannot fail: CREATE_QP has created the QP in the engine.
+                let _ = host::modify_qp(cx, self, Qpn::new(number), &to_reset);
+            }
+        }
     }
 
     /// Copies a QP's state and PSNs from the engine to its context.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use card::frontend::Frontend as _;
+use card::frontend::testing::{pattern, wait};
 use card::vfio::server::Device as _;
 use drivers::mlx5::{HEALTH, HEALTH_COUNTER, QUEUE_LOW, TIMER};
 use protocol::hca::mlx5::capability::{Query, SetHcaCap};
@@ -12,8 +13,11 @@ use protocol::hca::mlx5::device::{
 use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
-use protocol::hca::mlx5::resource::{EqNumber, PdNumber};
+use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::resource::{EqNumber, PdNumber, QpNumber};
+use protocol::hca::mlx5::wqe::{Opcode as WqeOpcode, Operation};
 
+use super::user::{User, request, syndromes};
 use super::*;
 
 const ENABLE: Command<'_> = Command::EnableHca(Function { function: 0 });
@@ -186,8 +190,34 @@ fn injected_failure_is_reported_until_driver_recovers() {
     driver.start();
     assert_eq!(driver.read(QUEUE_LOW), 0x10_0056);
     assert_eq!([0x38, 0x3c].map(|word| driver.read(HEALTH + word)), [0; 2]);
+    assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotEnabled);
     driver.ok(&ENABLE);
     driver.ok(&init());
+}
+
+/// Section 18.2: once the driver has read the failure, it frees queues and buffers without destroying them.
+#[test]
+fn failed_device_does_not_access_queues() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    b.post_recv(0x20, 64);
+    b.hca.fail();
+    assert_eq!(b.read(QUEUE_LOW) >> 8 & 7, 1);
+    let events = b.events();
+    a.put(0, &pattern(64, 1));
+    a.post(&request(WqeOpcode::Write, Operation::Write(a.remote(0x100)), a.data(0, 64)));
+    a.post(&a.send(0, 64));
+    b.post(&b.send(0, 64));
+    b.hca.set_link(false);
+    b.hca.set_link(true);
+    wait(&mut *a, &mut *b);
+    assert_eq!(b.get(0, 0x200), [0; 0x200]);
+    assert!(b.reap().is_empty());
+    assert_eq!(b.events(), events);
+    assert_eq!(syndromes(&a.reap()), [0x15, 5]);
+    // Commands that the driver has already issued still complete.
+    let qpn = b.qpn;
+    b.ok(&Command::ToRstQp(QpNumber { qpn }));
+    b.ok(&Command::DestroyQp(QpNumber { qpn }));
 }
 
 #[test]

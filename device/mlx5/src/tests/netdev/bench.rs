@@ -134,6 +134,24 @@ impl Bench {
         self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
     }
 
+    /// Passes a frame from the wire to the device. The flow tables select the TIRs.
+    pub(super) fn receive_from_wire(&mut self, frame: &[u8]) {
+        let cx = &mut context!(self);
+        self.mlx5.receive_frame(cx, frame);
+    }
+
+    /// Injects a device failure, as `hcactl fail` does.
+    pub(super) fn fail(&mut self) {
+        let cx = &mut context!(self);
+        self.mlx5.fail(cx);
+    }
+
+    /// Returns the device's next frame to transmit.
+    pub(super) fn poll_frame(&mut self) -> Option<Vec<u8>> {
+        let (cx, mut out) = (&mut context!(self), Vec::new());
+        self.mlx5.poll_frame(cx, &mut out).then_some(out)
+    }
+
     /// Returns the next frame to transmit.
     pub(super) fn next_frame(&mut self) -> Option<Vec<u8>> {
         let (link, mut out) = (self.link, Vec::new());

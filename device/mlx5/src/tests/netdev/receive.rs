@@ -137,6 +137,27 @@ fn service_tag_is_not_stripped() {
     assert_eq!((cqe.vlan_stripped, cqe.byte_count), (false, 64));
 }
 
+/// Section 18.2: once the driver has read the failure, it frees queues and buffers without destroying them.
+#[test]
+fn failed_device_neither_receives_nor_sends_frames() {
+    let mut net = Net::new();
+    let tirn = net.create_direct_tir();
+    net.create_flow_table(0, 0x88b5, Destination::Tir(tirn));
+    let frame = plain(2, 60);
+    for has_failed in [false, false, true] {
+        if has_failed {
+            net.driver.fail();
+            assert_eq!(net.driver.read(driver::QUEUE_LOW) >> 8 & 7, 1);
+        }
+        net.post_receive(&[1522]);
+        net.driver.receive_from_wire(&frame);
+        net.post(&net.wqe(EthernetSegment::default(), &frame[..14], 46));
+        let sent = net.driver.poll_frame();
+        let counts = (net.received().len(), sent.is_some(), net.send_cqes().len());
+        assert_eq!(counts, if has_failed { (0, false, 0) } else { (1, true, 1) });
+    }
+}
+
 #[test]
 fn frames_without_posted_receive_are_dropped_and_counted() {
     let mut net = Net::new();
