@@ -93,7 +93,7 @@ pub fn execute(
         Command::SetHcaCap(set, area) => enabled.caps.set(set, area.bytes()).map(|()| nothing()),
         Command::QueryAdapter(_) => Ok(device::query_adapter(setup)),
         Command::SetDriverVersion(version) => Ok(device::set_driver_version(version)),
-        Command::Nop(_) | Command::QueryLag(_) => Ok(nothing()),
+        Command::Nop(_) | Command::QueryLag(_) | Command::QueryVnicEnv(_) => Ok(nothing()),
         Command::AccessReg(access, data) => port::access_register(enabled, cx, access, data.bytes()),
         _ => {
             let Enabled { resources, issi, .. } = &mut **enabled;

@@ -155,6 +155,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
         | Command::QueryIssi(_)
         | Command::Nop(_)
         | Command::QueryLag(_)
+        | Command::QueryVnicEnv(_)
         | Command::QueryHcaVportContext(_)
         | Command::QueryVportState(_)
         | Command::QueryNicVportContext(_)

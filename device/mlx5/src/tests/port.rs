@@ -154,6 +154,15 @@ fn ppcnt_reports_same_counters_as_performance_agent() {
     assert_eq!(driver.rejected(&Command::AccessReg(access, Bytes::parse(&data))), Check::CounterGroup);
 }
 
+/// Section 5.5: the driver sends QUERY_VNIC_ENV even though no capability announces any of the counters.
+#[test]
+fn vport_diagnostic_counters_are_zero() {
+    for mut driver in [initialised(), initialised_with_ethernet()] {
+        let output = driver.execute(&Command::QueryVnicEnv(BARE).emit(0), 0x110);
+        assert_eq!(output, [0; 0x110]);
+    }
+}
+
 /// Section 14.1: the driver reads the P_Key table again only after an event.
 #[test]
 fn pkey_table_change_raises_one_event() {

@@ -163,6 +163,7 @@ fn every_command_has_an_ownership_rule() {
         Opcode::QueryIssi,
         Opcode::Nop,
         Opcode::QueryLag,
+        Opcode::QueryVnicEnv,
         Opcode::QueryHcaVportContext,
         Opcode::QueryVportState,
         Opcode::QueryNicVportContext,

@@ -247,6 +247,8 @@ commands! {
     Nop(NoArguments) -> OutputHeader;
     /// Reads the link aggregation state. All zeros means that no ports are aggregated.
     QueryLag(NoArguments) -> OutputHeader;
+    /// Reads the diagnostic counters of the vport. All zeros, because no capability announces any of them.
+    QueryVnicEnv(NoArguments) -> OutputHeader;
     /// Reads the special memory keys.
     QuerySpecialContexts(NoArguments) -> SpecialContexts;
 
