@@ -220,6 +220,8 @@ fn register(register: u16, output: &[u8]) -> Vec<u8> {
         PortRegister::Pddr => emitted!(Pddr),
         PortRegister::NodeDescription => emitted!(NodeDescription),
         PortRegister::HostEndianness => emitted!(HostEndianness),
+        // The traces contain no access to these registers.
+        PortRegister::Mcqs | PortRegister::Mcqi | PortRegister::Mcam => panic!("register {register:#x}"),
     };
     [header, &data].concat()
 }
@@ -379,13 +381,14 @@ fn capabilities_match_traces() {
         let area = &record.output[OutputHeader::LEN..];
         match query.cap_type() {
             Some(CapType::General) => {
-                // The recorded device supported BlueFlame. It did not support fast teardown, DevX, changing the
-                // moderation mode, reporting the repeat key, counting CQEs with errors or changing the counter set of a
-                // QP in RTS (mlx5 interface, section 6.1).
+                // The recorded device supported BlueFlame. It did not support fast teardown, DevX, the MCAM register,
+                // changing the moderation mode, reporting the repeat key, counting CQEs with errors or changing the
+                // counter set of a QP in RTS (mlx5 interface, section 6.1).
                 let caps = GeneralCaps {
                     blue_flame: true,
                     cq_period_mode: false,
                     fast_teardown: false,
+                    mcam: false,
                     repeated_key: false,
                     error_counters: false,
                     rts2rts_counter_set: false,

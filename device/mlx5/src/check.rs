@@ -173,6 +173,8 @@ checks! {
     Register = 0x0c03 BadParameter "unsupported port register",
     RegisterDirection = 0x0c04 BadParameter "unknown register access direction",
     RegisterLength = 0x0c05 BadInputLength "register data is too short",
+    Component = 0x0c06 BadParameter "unknown firmware component",
+    ComponentInfo = 0x0c07 BadParameter "unsupported information about a firmware component",
 
     // Ethernet port.
     PortType = 0x0c10 BadOpcode "command requires a port of the other type, opcode",

@@ -7,6 +7,7 @@ mod counter;
 mod cq;
 pub(super) mod device;
 mod eq;
+mod firmware_register;
 mod flow;
 mod mkey;
 mod multicast;

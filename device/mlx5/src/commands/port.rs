@@ -12,7 +12,7 @@ use protocol::hca::mlx5::mad_ifc::{MadAnswer, MadIfc};
 use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::vport::{QueriedVport, VportContext};
 
-use super::{Call, Output, nothing, port_register};
+use super::{Call, Output, firmware_register, nothing, port_register};
 use crate::check::{Check, Rejection};
 use crate::function::Enabled;
 
@@ -104,6 +104,9 @@ pub(super) fn access_register(
             }
             let capability_mask = cx.port_info().map_or(0, |info| info.capabilities);
             Pcap { port: set.port, capability_mask }.emit().to_vec()
+        }
+        register @ (PortRegister::Mcam | PortRegister::Mcqs | PortRegister::Mcqi) => {
+            firmware_register::access(register, data)?
         }
         // Section 17.1: `mlx5_ib` reads the error counters in sysfs from this register.
         PortRegister::Ppcnt if cx.management.is_some() => port_register::infiniband_counters(cx, data)?,

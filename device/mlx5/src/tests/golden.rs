@@ -129,16 +129,17 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
     let mut output = recorded.to_vec();
     match command {
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
-            // Section 6.1: this device does not offer BlueFlame, but it offers fast teardown, DevX, changes to the CQ
-            // moderation mode, repeat keys, counters for CQEs with errors, and changes to the counter set of a QP in
-            // RTS. The third query of the general capabilities is not adjusted, since it returns the values that the
-            // recorded driver set.
+            // Section 6.1: this device does not offer BlueFlame, but it offers fast teardown, DevX, the MCAM register,
+            // changes to the CQ moderation mode, repeat keys, counters for CQEs with errors, and changes to the counter
+            // set of a QP in RTS. The third query of the general capabilities is not adjusted, since it returns the
+            // values that the recorded driver set.
             (Some(CapType::General), Some("6" | "7")) => {
                 output[0x10 + 0x4c] &= 0x7f;
                 output[0x10 + 0x44] |= 0x10;
                 output[0x10 + 0x1e] |= 1;
                 output[0x10 + 0x1f] |= 0x10;
                 output[0x10 + 0x2d] |= 0x40;
+                output[0x10 + 0x35] |= 0x40;
                 output[0x10 + 0x36] |= 0x40;
                 output[0x10 + 0x8c..][..2].copy_from_slice(&[10, 12]);
                 output[0x10 + 0xd7] |= 1;

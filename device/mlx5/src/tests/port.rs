@@ -4,6 +4,7 @@ use card::management::SM_LID;
 use protocol::hca::mlx5::access_register::{AccessReg, HostEndianness, Pcap};
 use protocol::hca::mlx5::counter::{QueryVportCounter, VportCounters};
 use protocol::hca::mlx5::eqe::{Eqe, PortChange};
+use protocol::hca::mlx5::firmware_register::{Mcam, Mcqi, Mcqs};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mad_ifc::MadIfc;
 use protocol::hca::mlx5::port_register::PortCounters;
@@ -160,6 +161,39 @@ fn vport_diagnostic_counters_are_zero() {
     for mut driver in [initialised(), initialised_with_ethernet()] {
         let output = driver.execute(&Command::QueryVnicEnv(BARE).emit(0), 0x110);
         assert_eq!(output, [0; 0x110]);
+    }
+}
+
+/// Section 14.5: `devlink dev info` reports the version, but only if MCAM announces the registers.
+#[test]
+fn firmware_registers_report_version() {
+    let read = |driver: &mut Driver, register, data: &[u8], len| {
+        let access = AccessReg { direction: 1, register, argument: 0 };
+        driver.execute(&Command::AccessReg(access, Bytes::parse(data)).emit(0), AccessReg::LEN + len)
+    };
+    for mut driver in [initialised(), initialised_with_ethernet()] {
+        for (group, expected) in [(0, Mcam::SUPPORTED), (2, 0), (3, 0)] {
+            let mcam = Mcam { register_group: group, ..Mcam::default() };
+            let queried = read(&mut driver, 0x907f, &mcam.emit(), Mcam::LEN);
+            assert_eq!(queried[..8], [0; 8]);
+            assert_eq!(Mcam::parse_prefix(&queried[16..]).unwrap().upper_registers, expected);
+        }
+        let queried = read(&mut driver, 0x9060, &Mcqs::default().emit(), Mcqs::LEN);
+        let mcqs = Mcqs::parse_prefix(&queried[16..]).unwrap();
+        assert_eq!((mcqs.is_last, mcqs.identifier, mcqs.update_state), (true, Mcqs::BOOT_IMAGE, 0));
+        let mcqi = Mcqi { info_type: 1, data_len: 124, ..Mcqi::default() };
+        let queried = read(&mut driver, 0x9061, &mcqi.emit(), Mcqi::LEN + 124);
+        assert_eq!(queried[16 + Mcqi::LEN + 4..][..4], [16, 35, 0x0b, 0xbe]);
+
+        let rejected = |driver: &mut Driver, register, data: &[u8]| {
+            let access = AccessReg { direction: 1, register, argument: 0 };
+            driver.rejected(&Command::AccessReg(access, Bytes::parse(data)))
+        };
+        let other = Mcqs { component: 1, ..Mcqs::default() };
+        assert_eq!(rejected(&mut driver, 0x9060, &other.emit()), Check::Component);
+        let capabilities = Mcqi { info_type: 0, ..mcqi };
+        assert_eq!(rejected(&mut driver, 0x9061, &capabilities.emit()), Check::ComponentInfo);
+        assert_eq!(rejected(&mut driver, 0x9061, &[0; 23]), Check::RegisterLength);
     }
 }
 

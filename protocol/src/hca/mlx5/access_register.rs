@@ -4,6 +4,7 @@
 //! mlx5 interface, sections 5.5, 14.4 and 15.4.
 
 use super::code::codes;
+use super::firmware_register::{Mcam, Mcqi, Mcqs};
 use super::port_register::{Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
 use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
@@ -31,6 +32,12 @@ codes! {
         NodeDescription = 0x6001 "NODE_DESC",
         /// Byte order of the host. A driver fails to load if it cannot write this register.
         HostEndianness = 0x7004 "HOST_ENDIANNESS",
+        /// Status of a firmware component.
+        Mcqs = 0x9060 "MCQS",
+        /// Information about a firmware component.
+        Mcqi = 0x9061 "MCQI",
+        /// Mask of supported registers.
+        Mcam = 0x907f "MCAM",
     }
 }
 
@@ -114,6 +121,15 @@ pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
         }
         Some(PortRegister::HostEndianness) if data.len() >= HostEndianness::LEN => {
             HostEndianness::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Mcam) if data.len() >= Mcam::LEN => {
+            Mcam::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Mcqs) if data.len() >= Mcqs::LEN => {
+            Mcqs::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Mcqi) if data.len() >= Mcqi::LEN => {
+            Mcqi::parse_prefix(data).unwrap_or_default().describe(to);
         }
         _ => to.value("data", Value::Bytes(data)),
     }

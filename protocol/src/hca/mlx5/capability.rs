@@ -155,6 +155,8 @@ layout! {
         @0x34[25]     nic_flow_table: bool,
         /// Whether the function manages an eswitch.
         @0x34[24]     eswitch_manager: bool,
+        /// Whether the device supports the MCAM register.
+        @0x34[22]     mcam: bool,
         /// Maximum local ACK delay, as a timeout code.
         @0x34[20:16]  local_ack_delay: u8,
         /// Whether the device counts CQEs with errors.
@@ -331,6 +333,7 @@ impl GeneralCaps {
             vport_counters: true,
             retransmission_counters: true,
             max_q_counters: 256,
+            mcam: true,
             local_ack_delay: 16,
             error_counters: true,
             port_type: PortType::InfiniBand.code(),
@@ -443,7 +446,7 @@ mod tests {
             (0x28, 0x0004_0004),
             (0x2c, 0x0040_0000),
             (0x30, 0xe100_0000),
-            (0x34, 0x0010_4001),
+            (0x34, 0x0050_4001),
             (0x38, 0x1e00_0000),
             (0x3c, 0x01ff_0001),
             (0x40, 0x0010_0402),

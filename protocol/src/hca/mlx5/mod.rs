@@ -20,6 +20,7 @@ pub mod doorbell;
 pub mod eq;
 pub mod eqe;
 pub mod ethernet_capability;
+pub mod firmware_register;
 pub mod flow_counter;
 pub mod flow_entry;
 pub mod flow_group;
