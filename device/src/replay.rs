@@ -1,7 +1,8 @@
 //! The `hcad replay` command.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use card::frontend::{FrontendVisitor, Interface};
@@ -9,7 +10,7 @@ use card::record::{Finish, ReadError, Reader, ReplaySource};
 use card::replay::{Next, Outcome, Report, Step, clock, play};
 use card::sanitize;
 use card::telemetry::store::{Keep, Opening};
-use card::telemetry::trace::{Trace, TraceFormat};
+use card::telemetry::trace::{STANDARD_ERROR, Trace, TraceFormat};
 use thiserror::Error;
 
 use crate::builder::{self, ConfiguredDevice};
@@ -41,6 +42,9 @@ pub enum ReplayError {
     /// The trace cannot be written.
     #[error("cannot write {}", path.display())]
     Trace { path: PathBuf, source: io::Error },
+    /// The file for the trace is the session record.
+    #[error("cannot write a trace to {}, because it is the session record", path.display())]
+    TraceToRecord { path: PathBuf },
     #[error("{}: the replay differs from the recording", path.display())]
     Differs { path: PathBuf },
     /// The recording is damaged and was replayed up to the damaged part.
@@ -66,6 +70,13 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
 fn replay(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
     let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(|error| unreadable(error.into()))?;
+    // Opening the trace truncates its file.
+    if let Some((trace, _)) = &options.trace
+        && trace != Path::new(STANDARD_ERROR)
+        && is_at(&file, trace)
+    {
+        return Err(ReplayError::TraceToRecord { path: trace.clone() });
+    }
     let reader = Reader::new(Box::new(BufReader::with_capacity(BUFFER_LEN, file))).map_err(unreadable)?;
     let header = reader.header().clone();
     let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
@@ -101,6 +112,14 @@ fn replay(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Rep
         Outcome::Same(Finish::Unreadable(_)) => Err(ReplayError::Damaged { path: path.to_owned() }),
         Outcome::Same(_) | Outcome::Stopped => Ok(()),
         _ => Err(ReplayError::Differs { path: path.to_owned() }),
+    }
+}
+
+/// Returns whether `path` refers to this file, possibly by another name.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(file), Ok(there)) => (file.dev(), file.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 
@@ -190,6 +209,30 @@ mod tests {
         let options = Options { steps: true, ..Options::default() };
         run(&path, &options, &mut ClosedAfter(0)).unwrap();
         run(&path, &options, &mut ClosedAfter(1)).unwrap();
+    }
+
+    #[test]
+    fn trace_does_not_overwrite_replayed_record() {
+        let device = serde_json::json!({
+            "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
+        });
+        let header = Header::new("hca1", device.as_object().unwrap().clone());
+        let file = Written::default();
+        drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let [path, link, trace] = ["record", "link", "trace"].map(|name| folder.path().join(name));
+        fs::write(&path, file.bytes()).unwrap();
+        fs::hard_link(&path, &link).unwrap();
+        let traced = |trace: &Path| {
+            let trace = Some((trace.to_owned(), TraceFormat::Text));
+            run(&path, &Options { trace, ..Options::default() }, &mut Vec::new())
+        };
+        for same in [&path, &link] {
+            assert!(matches!(traced(same), Err(ReplayError::TraceToRecord { .. })), "{}", same.display());
+            assert_eq!(fs::read(&path).unwrap(), file.bytes());
+        }
+        traced(&trace).unwrap();
+        traced(&trace).unwrap();
     }
 
     #[test]
