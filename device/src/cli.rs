@@ -237,7 +237,7 @@ impl Cli {
                 device.socket_path = Some(runtime_folder::device(&folder, device.identity.lid.get()));
             }
         }
-        config.check_paths()
+        config.check_paths_beside(self.file())
     }
 }
 
@@ -317,6 +317,22 @@ mod tests {
     fn override_options_require_single_device() {
         let error = apply(&["--capture", "c"], configuration("pair.json")).unwrap_err();
         assert_eq!(error, "--capture: requires a configuration with exactly one device, but this one has 2");
+    }
+
+    #[test]
+    fn output_files_may_not_overwrite_configuration_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("hcad.json"), folder.path().join("link"));
+        let text = r#"{"devices": [{"id": 1, "frontend": {"mthca": {}}, "fabric": {"local": {}}}]}"#;
+        std::fs::write(&path, text).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let [path, link] = [path.to_str().unwrap(), link.to_str().unwrap()];
+        for (option, key) in [("--trace", "trace.file"), ("--capture", "capture"), ("--record", "record")] {
+            let cli = parse(&["--config", path, option, link]).unwrap();
+            let error = cli.configuration(&mut Inherited::default()).unwrap_err();
+            let problem = format!("{path}: devices[0].{key}: {link} is already used by --config");
+            assert_eq!(error.to_string(), problem);
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use self::dns::DnsEntry;
 use self::fabric::binds_overlap;
 pub(crate) use self::fabric::is_unicast;
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, check_peer};
-pub(crate) use self::files::{Use, check_paths};
+pub(crate) use self::files::{Use, check_paths, configuration_file};
 pub use self::memory::GuestMemoryEntry;
 pub use self::metrics::MetricsConfig;
 pub use self::named_peer::{NamedPeer, PeerName};

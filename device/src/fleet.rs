@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::change_error::{ChangeError, HINT, causes};
 use crate::builder::{self, DeviceBuilder, MakeError};
-use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together};
+use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together, configuration_file};
 use crate::confinement;
 use crate::control::call::{self, Mailbox};
 use crate::control::named_peers::PeerNames;
@@ -465,7 +465,9 @@ impl Fleet {
         all.extend(new.iter().cloned());
         check_together(&all)?;
         let of_devices = all.iter().flat_map(|(name, device)| device.paths_of(name).collect::<Vec<_>>());
-        check_paths(self.config.paths_of_the_process().chain(of_devices))?;
+        let of_the_process =
+            configuration_file(self.file().as_deref()).chain(self.config.paths_of_the_process());
+        check_paths(of_the_process.chain(of_devices))?;
         for (name, device) in new {
             confinement::check_device(device, name)?;
             // If creating the directory fails, the next check reports that it is missing.

@@ -148,6 +148,20 @@ impl Config {
     pub fn check_paths(&self) -> Result<(), ConfigError> {
         check_paths(self.paths())
     }
+
+    /// Like [`Config::check_paths`]. Also checks that no setting has the path of the configuration file `file`, because
+    /// the first capture, trace or session record would overwrite it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] if two settings have the same path, or if one has the path of the file.
+    pub fn check_paths_beside(&self, file: Option<&Path>) -> Result<(), ConfigError> {
+        check_paths(configuration_file(file).chain(self.paths()))
+    }
+}
+
+/// Yields the path of the configuration file, with the option that names it.
+pub(crate) fn configuration_file(file: Option<&Path>) -> impl Iterator<Item = (String, PathBuf, Use)> {
+    file.map(|path| ("--config".to_owned(), path.to_owned(), Use::File)).into_iter()
 }
 
 /// Checks that no path is used twice.
