@@ -179,13 +179,14 @@ impl Cli {
         self.config.as_deref().filter(|path| path.is_file())
     }
 
-    /// Parses a new version of the configuration file and applies the same overrides as at startup.
+    /// Parses a new configuration and applies the same overrides as at startup. Errors do not name a file, because the
+    /// text may come from a different file.
     ///
     /// # Errors
     /// Fails if the configuration is invalid or conflicts with the options.
     pub fn again(&self, text: &str, inherited: &mut Inherited) -> Result<Config, ConfigError> {
-        let mut config = Config::from_text(text, self.origin())?;
-        self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
+        let mut config = Config::from_unnamed_text(text)?;
+        self.apply(&mut config, inherited)?;
         Ok(config)
     }
 
@@ -272,6 +273,21 @@ mod tests {
         assert_eq!(parse(&["--config", path]).unwrap().file(), Some(file.path()));
         for other in ["-", "/dev/null"] {
             assert_eq!(parse(&["--config", other]).unwrap().file(), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn errors_of_reloaded_text_do_not_name_first_file() {
+        let cli = parse(&["--config", "first.json", "--capture", "c"]).unwrap();
+        let entry = r#"{"id": 1, "frontend": {"mthca": {}}, "fabric": {"local": {}}}"#;
+        let other = entry.replace('1', "2");
+        for (text, problem) in [
+            ("{".to_owned(), "EOF while parsing"),
+            (r#"{"devices": []}"#.to_owned(), "devices: at least one device"),
+            (format!(r#"{{"devices": [{entry}, {other}]}}"#), "--capture: requires a configuration"),
+        ] {
+            let error = cli.again(&text, &mut Inherited::default()).unwrap_err().to_string();
+            assert!(error.starts_with(problem), "{error}");
         }
     }
 

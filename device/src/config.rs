@@ -106,6 +106,12 @@ pub enum ConfigError {
         /// Description of the problem, including the key.
         problem: String,
     },
+    /// The text is not valid JSON or has the wrong structure.
+    #[error("{problem}")]
+    Text {
+        /// Description of the problem, including the key.
+        problem: String,
+    },
     /// A value is out of range or conflicts with another value.
     #[error("{key}: {problem}")]
     Value {
@@ -123,6 +129,7 @@ impl ConfigError {
             Self::Value { key, problem } => {
                 Self::File { path: path.into(), problem: format!("{key}: {problem}") }
             }
+            Self::Text { problem } => Self::File { path: path.into(), problem },
             named => named,
         }
     }
@@ -169,9 +176,17 @@ impl Config {
     /// # Errors
     /// Fails if the text is invalid.
     pub fn from_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::from_unnamed_text(text).map_err(|error| error.in_file(path))
+    }
+
+    /// Like [`Config::from_text`], but errors do not name a file.
+    ///
+    /// # Errors
+    /// Fails if the text is invalid.
+    pub fn from_unnamed_text(text: &str) -> Result<Self, ConfigError> {
         Self::read(text).map_err(|error| match error {
-            ReadError::Shape(problem) => ConfigError::File { path: path.into(), problem },
-            ReadError::Content(error) => error.in_file(path),
+            ReadError::Shape(problem) => ConfigError::Text { problem },
+            ReadError::Content(error) => error,
         })
     }
 

@@ -3,7 +3,7 @@
 
 use std::future;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use card::vfio::server::Listener;
@@ -52,7 +52,7 @@ pub fn run(
     config: Config,
     inherited: Inherited,
     notify: &Notify,
-    origin: Option<Origin>,
+    origin: Origin,
     resolver: Option<Resolver>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -62,7 +62,7 @@ pub fn run(
         let _guard = runtime.enter();
         Signals::new()?
     };
-    let mut reloads = origin.is_some().then(|| signals.hangup.take()).flatten();
+    let mut reloads = origin.path.is_some().then(|| signals.hangup.take()).flatten();
 
     let (control, metrics_listener) = (config.control_socket.clone(), config.metrics.clone());
     let (mut fleet, devices) = Fleet::new(config, inherited, origin);
@@ -83,7 +83,12 @@ pub fn run(
     let ended = runtime.block_on(async {
         let (changer, mut changes) = registry::changes();
         let serving = [
-            tokio::spawn(serve_control(control, fleet.registry(), changer.clone(), fleet.file())),
+            tokio::spawn(serve_control(
+                control,
+                fleet.registry(),
+                changer.clone(),
+                fleet.file().map(Path::to_owned),
+            )),
             tokio::spawn(serve_metrics(metrics_listener, fleet.registry())),
             tokio::spawn(peer_names::serve(resolver, fleet.registry())),
         ];

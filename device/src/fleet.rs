@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -28,7 +28,9 @@ use tokio::sync::{mpsc, watch};
 
 use self::change_error::{ChangeError, HINT, causes};
 use crate::builder::{self, DeviceBuilder, MakeError};
-use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together, configuration_file};
+use crate::config::{
+    ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together, configuration_file,
+};
 use crate::confinement;
 use crate::control::call::{self, Mailbox};
 use crate::control::named_peers::PeerNames;
@@ -60,15 +62,16 @@ pub enum FleetError {
     Hung { names: Vec<String> },
 }
 
-/// The configuration file, for reloads.
+/// What a reload needs.
 pub struct Origin {
-    pub path: PathBuf,
-    /// Parses the text of the file and applies the command line.
+    /// The configuration file. `None` if it cannot be read again, or if the command line describes the device.
+    pub path: Option<PathBuf>,
+    /// Parses the text of a configuration and applies the command line.
     pub parse: Box<Parse>,
 }
 
 /// A function that parses the text of a configuration, applies the command line, and assigns inherited sockets to
-/// devices.
+/// devices. Its errors do not name a file, because the text may come from any file.
 pub type Parse = dyn Fn(&str, &mut Inherited) -> Result<Config, ConfigError>;
 
 /// All devices of the process.
@@ -83,7 +86,7 @@ pub struct Fleet {
     serial: u64,
     /// The configuration without its devices, as of startup or the last reload.
     config: Config,
-    origin: Option<Origin>,
+    origin: Origin,
     /// Result of the last device, if it ended on its own.
     over: Option<Result<(), FleetError>>,
 }
@@ -145,11 +148,7 @@ impl Run for Unbuilt {
 impl Fleet {
     /// Creates an empty fleet. Also returns the devices' configurations, which the caller must pass to
     /// [`Fleet::prepare`].
-    pub fn new(
-        mut config: Config,
-        inherited: Inherited,
-        origin: Option<Origin>,
-    ) -> (Self, Vec<DeviceConfig>) {
+    pub fn new(mut config: Config, inherited: Inherited, origin: Origin) -> (Self, Vec<DeviceConfig>) {
         let devices = std::mem::take(&mut config.devices);
         let (report, reports) = mpsc::unbounded_channel();
         let registry = watch::Sender::new(Devices::default());
@@ -194,7 +193,7 @@ impl Fleet {
         Ok(())
     }
 
-    pub fn take_inherited(&mut self, path: &std::path::Path) -> Option<Arc<Listener>> {
+    pub fn take_inherited(&mut self, path: &Path) -> Option<Arc<Listener>> {
         self.inherited.take(path)
     }
 
@@ -211,8 +210,9 @@ impl Fleet {
         self.registry.subscribe()
     }
 
-    pub fn file(&self) -> Option<PathBuf> {
-        self.origin.as_ref().map(|origin| origin.path.clone())
+    /// Returns the configuration file, if it can be read again.
+    pub fn file(&self) -> Option<&Path> {
+        self.origin.path.as_deref()
     }
 
     pub fn len(&self) -> usize {
@@ -254,16 +254,14 @@ impl Fleet {
 
     /// Reads and applies the configuration file again and logs the outcome.
     async fn reload_file(&mut self) {
-        let text = match &self.origin {
-            None => Err(ChangeError::NoFile),
-            Some(Origin { path, .. }) => text_file::read(path).map_err(|error| {
-                let confined = error.kind() == io::ErrorKind::PermissionDenied && confinement::is_in_force();
-                ChangeError::Unreadable { path: path.clone(), error, hint: if confined { HINT } else { "" } }
-            }),
-        };
-        match text {
+        let Some(path) = self.file() else { return };
+        match text_file::read(path) {
             Ok(text) => drop(self.reload(&text).await),
-            Err(error) => tracing::error!("cannot reload the configuration: {error}"),
+            Err(error) => {
+                let confined = error.kind() == io::ErrorKind::PermissionDenied && confinement::is_in_force();
+                let (path, hint) = (path.display(), if confined { HINT } else { "" });
+                tracing::error!("cannot reload the configuration: cannot read {path}: {error}{hint}");
+            }
         }
     }
 
@@ -354,8 +352,7 @@ impl Fleet {
     }
 
     async fn reload_text(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
-        let origin = self.origin.as_ref().ok_or(ChangeError::NoFile)?;
-        let config = (origin.parse)(text, &mut self.inherited)?;
+        let config = (self.origin.parse)(text, &mut self.inherited)?;
         let mut reloaded = Reloaded::default();
         let (mut kept, mut leaving, mut coming) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for (index, device) in config.devices.iter().enumerate() {
@@ -465,8 +462,7 @@ impl Fleet {
         all.extend(new.iter().cloned());
         check_together(&all)?;
         let of_devices = all.iter().flat_map(|(name, device)| device.paths_of(name).collect::<Vec<_>>());
-        let of_the_process =
-            configuration_file(self.file().as_deref()).chain(self.config.paths_of_the_process());
+        let of_the_process = configuration_file(self.file()).chain(self.config.paths_of_the_process());
         check_paths(of_the_process.chain(of_devices))?;
         for (name, device) in new {
             confinement::check_device(device, name)?;

@@ -64,10 +64,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         return print(&format!("{}: ok", config::shown(origin)));
     }
     let file = cli.file().map(std::path::absolute).transpose().context(config::shown(origin).to_string())?;
-    let again = file.clone().map(|path| {
-        let cli = cli.clone();
-        Origin { path, parse: Box::new(move |text, inherited| cli.again(text, inherited)) }
-    });
+    let first = cli.clone();
+    let reloads =
+        Origin { path: file.clone(), parse: Box::new(move |text, inherited| first.again(text, inherited)) };
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
     // Set up the descriptor limit and the sandbox before the log, which creates a thread.
@@ -76,7 +75,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let dns_ports = resolver.as_ref().map(Resolver::ports).unwrap_or_default();
     confinement::begin(&config, file.as_deref(), &dns_ports).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
-    match daemon::run(config, inherited, &notify, again, resolver) {
+    match daemon::run(config, inherited, &notify, reloads, resolver) {
         Err(
             error @ (DaemonError::Make(
                 MakeError::Listen { .. } | MakeError::Fabric { .. } | MakeError::File { .. },

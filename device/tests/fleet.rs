@@ -343,7 +343,8 @@ fn reload_of_invalid_file_changes_nothing() {
     ] {
         write(&path, &devices, &[]);
         let error = hcactl(&daemon, &["reload"]).unwrap_err();
-        assert!(error.contains(problem), "{error:?} should contain {problem:?}");
+        let expected = format!("cannot load {}: {problem}", path.join("hcad.json").display());
+        assert!(error.contains(&expected), "{error:?} should contain {expected:?}");
         assert_eq!(error.lines().count(), 1, "{error}");
         let line = daemon.wait_for_line("cannot reload the configuration: ");
         assert!(line.contains(problem), "{line}");

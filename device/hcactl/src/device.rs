@@ -72,7 +72,9 @@ pub(crate) fn reload(daemon: &mut Daemon, cli: &Cli, file: Option<&Path>) -> any
         _ => bail!("unexpected response from hcad"),
     };
     let text = read(&file)?;
-    let Response::Reloaded(reloaded) = daemon.ask(&Request::Reload { text })? else {
+    let answer = daemon.ask(&Request::Reload { text });
+    let Response::Reloaded(reloaded) = answer.with_context(|| format!("cannot load {}", shown(&file)))?
+    else {
         bail!("unexpected response from hcad")
     };
     let went_well = reloaded.problems.is_empty();

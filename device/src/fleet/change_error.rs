@@ -1,7 +1,6 @@
 //! Errors from changes to the set of devices.
 
 use std::io;
-use std::path::PathBuf;
 
 use thiserror::Error;
 
@@ -26,10 +25,6 @@ pub(super) enum ChangeError {
     Hung(String),
     #[error("{key}: {name} cannot be recreated because its connection was passed with --fd")]
     OnlyClient { key: String, name: String },
-    #[error("hcad was started without a configuration file")]
-    NoFile,
-    #[error("cannot read {}: {error}{hint}", path.display())]
-    Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
 }
 
 /// Hint that is added to the error if the sandbox may have denied access to the configuration file.

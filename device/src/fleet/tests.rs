@@ -34,13 +34,18 @@ fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
     let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
     let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));
     let config = Config::from_text(&text, "test".as_ref()).unwrap();
-    let (mut fleet, devices) = Fleet::new(config, Inherited::default(), None);
+    let (mut fleet, devices) = Fleet::new(config, Inherited::default(), origin());
     let Prepared(mut made) = fleet.prepare(devices).unwrap();
     for (made, hangs) in made.iter_mut().zip(hang) {
         made.worker = Box::new(Stub { hangs: *hangs });
     }
     fleet.start(Prepared(made)).unwrap();
     fleet
+}
+
+/// The origin of a configuration that is not a file.
+fn origin() -> Origin {
+    Origin { path: None, parse: Box::new(|text, _| Config::from_unnamed_text(text)) }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -79,6 +84,16 @@ fn removed_device_keeps_its_id_while_hung() {
 }
 
 #[test]
+fn configuration_can_be_loaded_if_first_was_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = fleet(&folder, &[false]);
+    let text = format!(r#"{{"devices": [{}, {}]}}"#, device(&folder, 1), device(&folder, 2));
+    let reloaded = block_on(fleet.reload(&text)).unwrap();
+    assert_eq!((reloaded.added, reloaded.removed, reloaded.unchanged), (vec![2], vec![], vec![1]));
+    block_on(fleet.end()).unwrap();
+}
+
+#[test]
 fn reload_moves_port_to_overlapping_address() {
     let folder = tempfile::tempdir().unwrap();
     let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
@@ -86,10 +101,8 @@ fn reload_moves_port_to_overlapping_address() {
         let udp = format!(r#"{{"udp": {{"bind": "{ip}:{port}", "peers": []}}}}"#);
         format!(r#"{{"devices": [{}]}}"#, device(&folder, id).replace(r#"{"local": {}}"#, &udp))
     };
-    let parse = |text: &str| Config::from_text(text, "test".as_ref());
-    let origin = Origin { path: PathBuf::new(), parse: Box::new(move |text, _| parse(text)) };
-    let config = parse(&text(1, "0.0.0.0")).unwrap();
-    let (mut fleet, devices) = Fleet::new(config, Inherited::default(), Some(origin));
+    let config = Config::from_unnamed_text(&text(1, "0.0.0.0")).unwrap();
+    let (mut fleet, devices) = Fleet::new(config, Inherited::default(), origin());
     let prepared = fleet.prepare(devices).unwrap();
     fleet.start(prepared).unwrap();
     // The kernel rejects the new address until the old device has stopped.
