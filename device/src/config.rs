@@ -8,6 +8,7 @@ mod dns;
 mod fabric;
 mod files;
 mod host;
+mod json_error;
 mod memory;
 mod metrics;
 mod named_peer;
@@ -39,6 +40,7 @@ use self::fabric::binds_overlap;
 pub(crate) use self::fabric::is_unicast;
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, check_peer};
 pub(crate) use self::files::{Use, check_paths, configuration_file};
+use self::json_error::in_terms_of_json;
 pub use self::memory::GuestMemoryEntry;
 pub use self::metrics::MetricsConfig;
 pub use self::named_peer::{NamedPeer, PeerName};
@@ -219,7 +221,8 @@ impl Config {
 
     fn parse(text: &str) -> Result<ConfigFile, String> {
         let mut json = serde_json::Deserializer::from_str(text);
-        let file = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string())?;
+        let file = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| in_terms_of_json(&error.to_string()))?;
         json.end().map_err(|error| error.to_string())?;
         Ok(file)
     }

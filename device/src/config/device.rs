@@ -23,6 +23,7 @@ use serde_json::{Map, Value, json};
 use super::access::{AccessEntry, GroupEntry, SocketsEntry};
 use super::choice;
 use super::fabric::{FabricConfig, FabricEntry, binds_overlap};
+use super::json_error::in_terms_of_json;
 use super::memory::GuestMemoryEntry;
 use super::{ConfigError, value};
 use crate::interfaces::FrontendEntry;
@@ -383,10 +384,11 @@ impl DeviceConfig {
     ) -> Result<Self, ConfigError> {
         let shape: DeviceEntry =
             serde_path_to_error::deserialize(Value::Object(entry.clone())).map_err(|error| {
-                match error.path().to_string() {
-                    path if path == "." => value(ADDED, error.into_inner().to_string()),
-                    path => value(&format!("{ADDED}.{path}"), error.into_inner().to_string()),
-                }
+                let key = match error.path().to_string() {
+                    path if path == "." => ADDED.to_owned(),
+                    path => format!("{ADDED}.{path}"),
+                };
+                value(&key, in_terms_of_json(&error.into_inner().to_string()))
             })?;
         let taken: u64 = others.iter().map(|device| device.memory.bytes).sum();
         let mut left = MAX_BYTES_OF_ALL.saturating_sub(taken);
