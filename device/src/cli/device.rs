@@ -22,15 +22,15 @@ pub struct DeviceArgs {
     pub frontend: Option<String>,
 
     /// Device number on the fabric, 1 to 49150; determines the device's LID, MAC and IPv4 address
-    #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend")]
+    #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend", conflicts_with = "config")]
     id: Option<u16>,
 
     /// Use the UDP fabric and listen on this address and port
-    #[arg(long, help_heading = SINGLE, value_name = "ADDR:PORT", requires = "frontend", group = "fabric")]
+    #[arg(long, help_heading = SINGLE, value_name = "ADDR:PORT", requires = "frontend", group = "fabric", conflicts_with = "config")]
     udp: Option<SocketAddr>,
 
     /// Use the tap fabric with this tap interface
-    #[arg(long, help_heading = SINGLE, value_name = "INTERFACE", requires = "frontend", group = "fabric")]
+    #[arg(long, help_heading = SINGLE, value_name = "INTERFACE", requires = "frontend", group = "fabric", conflicts_with = "config")]
     tap: Option<String>,
 
     /// Add a UDP peer (repeatable)
@@ -46,12 +46,12 @@ pub struct DeviceArgs {
         help_heading = SINGLE,
         value_name = "HOST:PORT[,id=ID|,mac=MAC][,leaf]",
         requires = "udp",
-        conflicts_with = "tap"
+        conflicts_with_all = ["tap", "config"]
     )]
     peers: Vec<PeerArg>,
 
     /// Report all violations of the device interface by the guest driver, including those that the device tolerates
-    #[arg(long, help_heading = SINGLE, requires = "frontend")]
+    #[arg(long, help_heading = SINGLE, requires = "frontend", conflicts_with = "config")]
     strict: bool,
 }
 
@@ -142,6 +142,7 @@ fn in_options(problem: &str) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use clap::error::ErrorKind;
 
     use super::super::Cli;
     use crate::config::{Config, FabricConfig};
@@ -194,6 +195,21 @@ mod tests {
         ] {
             let error = configuration(more).unwrap_err();
             assert!(error.contains(expected), "{error:?} should contain {expected:?}");
+        }
+    }
+
+    /// Without the conflict, the error would name further options, which are also rejected.
+    #[test]
+    fn device_options_conflict_with_configuration_file() {
+        for option in [
+            &["--strict"][..],
+            &["--id", "1"],
+            &["--udp", "127.0.0.1:1"],
+            &["--tap", "t"],
+            &["--peer", "127.0.0.1:2"],
+        ] {
+            let error = Cli::try_parse_from([&["hcad", "--config", "x"], option].concat()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{error}");
         }
     }
 
