@@ -118,7 +118,9 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or directory to an archive as `name`, except the directory `excluded`.
+/// Writes a file or directory to an archive as `name`, except the directory `excluded`. Omits the sockets in a directory,
+/// as tar does, because they are useless without their process. Repositories contain some, such as Git's
+/// `fsmonitor--daemon.ipc`.
 fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
@@ -131,6 +133,9 @@ fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> R
         }
         let context = || format!("cannot read {}", path.display());
         let metadata = fs::symlink_metadata(&path).with_context(context)?;
+        if metadata.file_type().is_socket() && path != from {
+            continue;
+        }
         if metadata.file_type().is_fifo() {
             // `append_path_with_name` would use the path on the host as the name.
             let mut header = tar::Header::new_gnu();
@@ -290,6 +295,22 @@ mod tests {
             (entry.path().unwrap().as_ref(), entry.header().entry_type()),
             (Path::new("new/fifo"), tar::EntryType::Fifo)
         );
+    }
+
+    #[test]
+    fn sockets_in_directory_are_omitted() {
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("ipc");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        fs::write(root.path().join("test.sh"), "").unwrap();
+        let mut bytes = Vec::new();
+        pack(root.path(), None, "new", &mut bytes).unwrap();
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        let path = |entry: io::Result<tar::Entry<'_, _>>| entry.unwrap().path().unwrap().into_owned();
+        let paths: Vec<PathBuf> = archive.entries().unwrap().map(path).collect();
+        assert_eq!(paths, ["new", "new/test.sh"].map(PathBuf::from));
+        // A socket that was named explicitly is an error.
+        assert!(pack(&socket, None, "ipc", io::sink()).is_err());
     }
 
     #[test]
