@@ -94,7 +94,13 @@ impl Kernel {
                 Self::of_image(path, Path::new("/lib/modules"))?
             }
             KernelChoice::Path(folder) => {
-                let modules = folder.canonicalize().with_context(|| folder.display().to_string())?;
+                let modules = folder.canonicalize().with_context(|| {
+                    let suites = [Suite::Trixie, Suite::TrixieBackports].map(|suite| suite.name()).join(", ");
+                    format!(
+                        "'{}' is not a Debian kernel ({suites}), and not the path of a kernel",
+                        folder.display()
+                    )
+                })?;
                 Self { arch, image: modules.join("vmlinuz"), modules }
             }
         };
@@ -242,6 +248,16 @@ mod tests {
         assert_eq!(choice("trixie-backports-16k").to_string(), "trixie-backports-16k");
         assert_eq!(choice("trixie-backports"), KernelChoice::default());
         assert_eq!(choice("/lib/modules/7.2"), KernelChoice::Path("/lib/modules/7.2".into()));
+    }
+
+    #[test]
+    fn unknown_kernel_error_lists_debian_kernels() {
+        let choice = "6.12".parse().unwrap();
+        let error =
+            format!("{:#}", Kernel::obtain(Path::new("/nonexistent"), Arch::Amd64, &choice).unwrap_err());
+        let expected =
+            "'6.12' is not a Debian kernel (trixie, trixie-backports), and not the path of a kernel: No such";
+        assert!(error.starts_with(expected), "{error}");
     }
 
     #[test]
