@@ -47,29 +47,38 @@ impl Job<'_> {
     /// A signal that arrives during the boot cancels it. After the boot, `run` handles signals.
     ///
     /// # Errors
-    /// Fails if the guests do not boot or if `run` fails. The logs are collected even then.
+    /// Fails if the guests do not boot or if `run` fails. The logs are collected even then. Also fails if the directory
+    /// for the logs cannot be created.
     pub(super) async fn run(&self, run: impl AsyncFnOnce(&Description) -> Result<u8>) -> Result<u8> {
+        if let Some(to) = self.logs {
+            fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+        }
         let all = cache_dir()?.join(LOGS);
         remove_old_logs(&all, self.prefix)?;
         let name: TestbedName = format!("{}{}", self.prefix, std::process::id()).parse()?;
         let booted = until_signal(async { Ok(Leased::boot(self.wanted, name.clone()).await) }).await;
-        let (folder, result) = match booted {
+        let (folder, saved, result) = match booted {
             Ok(Ok(leased)) => {
                 let description = &leased.description;
-                (Some(description.folder.clone()), self.in_testbed(description, run).await)
+                let result = run(description).await;
+                let saved = match self.logs {
+                    Some(to) => are_saved(logs::collect(&description.name, to).await, to),
+                    None => false,
+                };
+                (Some(description.folder.clone()), saved, stop(&description.name, result).await)
             }
             Ok(Err(not_up)) => {
-                self.copy_logs(not_up.folder.as_deref())?;
-                (not_up.folder, Err(not_up.error))
+                let saved = self.copy_logs(not_up.folder.as_deref());
+                (not_up.folder, saved, Err(not_up.error))
             }
             // A CI system may cancel a job whose guests do not boot. The logs then show the cause.
             Err(cancelled) => {
-                self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref())?;
-                (None, Err(cancelled))
+                let saved = self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref());
+                (None, saved, Err(cancelled))
             }
         };
         if let Some(folder) = folder {
-            if self.logs.is_some() || matches!(result, Ok(0)) {
+            if may_remove_logs(self.logs.is_some(), saved, &result) {
                 // Remove the parent directory, which contains all of the testbed's runs.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
@@ -79,38 +88,40 @@ impl Job<'_> {
         result
     }
 
-    /// Copies the logs of guests that did not boot.
-    fn copy_logs(&self, from: Option<&Path>) -> Result<()> {
-        if let (Some(from), Some(to)) = (from, self.logs) {
-            logs::copy(from, to)?;
+    /// Copies the logs of guests that did not boot. Returns whether this succeeded.
+    fn copy_logs(&self, from: Option<&Path>) -> bool {
+        match (from, self.logs) {
+            (Some(from), Some(to)) => are_saved(logs::copy(from, to), to),
+            _ => false,
         }
-        Ok(())
     }
+}
 
-    async fn in_testbed(
-        &self,
-        description: &Description,
-        run: impl AsyncFnOnce(&Description) -> Result<u8>,
-    ) -> Result<u8> {
-        let testbed = &description.name;
-        let result = run(description).await;
-        if let Some(to) = self.logs
-            && let Err(error) = logs::collect(testbed, to).await
-        {
-            tracing::warn!("cannot save the logs to {}: {error:#}", to.display());
-        }
-        let Stopped { complaints, strict } = down::end(testbed).await?;
-        for complaint in &complaints {
-            tracing::error!("{complaint}");
-        }
-        if strict && complaints.is_empty() {
-            tracing::info!("strict mode found no unexpected violations");
-        }
-        Ok(match result? {
-            0 if !complaints.is_empty() => 1,
-            code => code,
-        })
+/// Returns whether the logs have been saved to `to`. If not, the only copy must be kept, and the failure must not hide the
+/// result of the run.
+fn are_saved<T>(saved: Result<T>, to: &Path) -> bool {
+    saved.inspect_err(|error| tracing::warn!("cannot save the logs to {}: {error:#}", to.display())).is_ok()
+}
+
+/// Returns whether the cached logs of a run can be removed. `wanted` is whether `--logs` is given, and `saved` whether its
+/// directory contains them.
+fn may_remove_logs(wanted: bool, saved: bool, result: &Result<u8>) -> bool {
+    saved || (!wanted && matches!(result, Ok(0)))
+}
+
+/// Stops the guests. Returns `result`, or 1 if it is 0 but a problem was reported.
+async fn stop(testbed: &TestbedName, result: Result<u8>) -> Result<u8> {
+    let Stopped { complaints, strict } = down::end(testbed).await?;
+    for complaint in &complaints {
+        tracing::error!("{complaint}");
     }
+    if strict && complaints.is_empty() {
+        tracing::info!("strict mode found no unexpected violations");
+    }
+    Ok(match result? {
+        0 if !complaints.is_empty() => 1,
+        code => code,
+    })
 }
 
 /// Runs a command in all guests simultaneously. If the command fails in one guest, returns that guest's exit status.
@@ -245,6 +256,23 @@ fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logs_are_removed_only_after_success_or_once_saved() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, to, file) = (root.path().join("from"), root.path().join("to"), root.path().join("file"));
+        fs::create_dir(&from).unwrap();
+        for path in [&from.join("guest-a.console"), &file] {
+            fs::write(path, "").unwrap();
+        }
+        let failed = || Ok(3);
+        // The directory for the logs cannot be created, because its name belongs to a file.
+        let saved = are_saved(logs::copy(&from, &file), &file);
+        assert!(!may_remove_logs(true, saved, &failed()) && !may_remove_logs(true, saved, &Ok(0)));
+        let saved = are_saved(logs::copy(&from, &to), &to);
+        assert!(may_remove_logs(true, saved, &failed()));
+        assert!(may_remove_logs(false, false, &Ok(0)) && !may_remove_logs(false, false, &failed()));
+    }
 
     #[test]
     fn take_lines_returns_complete_or_overlong_lines() {
