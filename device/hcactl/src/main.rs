@@ -225,7 +225,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             ensure!(went_well, "the configuration was only partially applied; see the errors above");
             return Ok(());
         }
-        Command::List { table: Some(table) } => list(&mut daemon, cli, table)?,
+        Command::List { table: Some(table) } => list(&mut daemon, cli, table_name(table))?,
         Command::List { table: None } => {
             daemon.check_exist(&cli.device)?;
             match daemon.ask(&Request::Tables {})? {
@@ -244,9 +244,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Vsis => list(&mut daemon, cli, "vsis")?,
         Command::Rules => list(&mut daemon, cli, "rules")?,
         Command::Scheduler => list(&mut daemon, cli, "scheduler")?,
-        Command::Ahs => list(&mut daemon, cli, "handles")?,
+        Command::Ahs => list(&mut daemon, cli, table_name("ahs"))?,
         Command::Groups => list(&mut daemon, cli, "groups")?,
-        Command::Cqp => list(&mut daemon, cli, "control")?,
+        Command::Cqp => list(&mut daemon, cli, table_name("cqp"))?,
         Command::Counters { watch: Some(period) } => {
             let devices = daemon.several(&cli.device)?;
             return counters::watch(&mut daemon, &devices, *period, cli.json);
@@ -370,6 +370,15 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+/// Returns the name of a table on the control socket. Two tables have other names than the commands that print them.
+fn table_name(name: &str) -> &str {
+    match name {
+        "ahs" => "handles",
+        "cqp" => "control",
+        name => name,
+    }
+}
+
 /// Returns a table for the chosen devices. If there are several, each row also shows the device number.
 fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
@@ -392,4 +401,18 @@ fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
         })?;
     }
     if cli.json { json(&all) } else { Ok(text.finish()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_accepts_the_name_of_each_list_command() {
+        for (command, table) in
+            [("ahs", "handles"), ("cqp", "control"), ("groups", "groups"), ("handles", "handles")]
+        {
+            assert_eq!(table_name(command), table);
+        }
+    }
 }
