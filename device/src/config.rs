@@ -368,6 +368,10 @@ mod tests {
                 "devices[0].capture_filter.qpns[1]: 16777216 does not fit in 24 bits",
             ),
             (
+                device(r#", "capture": "c", "capture_filter": {"opcodes": ["SEND", "nak"]}"#),
+                "devices[0].capture_filter.opcodes[1]: no opcode name contains \"nak\"",
+            ),
+            (
                 device(r#", "trace": {"file": "t", "filter": {"qpns": [16777216]}}"#),
                 "devices[0].trace.filter.qpns[0]: 16777216 does not fit in 24 bits",
             ),

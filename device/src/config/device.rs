@@ -335,6 +335,9 @@ impl DeviceConfig {
         let names = ["capture", "capture_ring_bytes", "capture_files"].map(|name| format!("{key}.{name}"));
         let capture = keep((entry.capture, entry.capture_ring_bytes, entry.capture_files), names)?;
         check_qpns(&entry.capture_filter.qpns, &format!("{key}.capture_filter"))?;
+        entry.capture_filter.check_opcodes().map_err(|error| {
+            value(&format!("{key}.capture_filter.opcodes[{}]", error.index), error.to_string())
+        })?;
         let trace = match entry.trace {
             None => None,
             Some(entry) => {

@@ -13,7 +13,7 @@ use card::fabric::impair::{Rule, RuleError, TooManyRulesError};
 use card::limited;
 use card::record::Recorder;
 use card::telemetry::file;
-use card::telemetry::filter::{CaptureFilter, TraceFilter};
+use card::telemetry::filter::{CaptureFilter, TraceFilter, UnknownOpcodeError};
 use card::telemetry::store::{Keep, MAX_FILES, Opening};
 use card::telemetry::trace::{Trace, TraceFormat};
 use card::vfio::server::Listener;
@@ -190,6 +190,8 @@ enum RequestError {
     #[error("QP number {0:#x} does not fit in 24 bits")]
     Qpn(u32),
     #[error(transparent)]
+    UnknownOpcode(#[from] UnknownOpcodeError),
+    #[error(transparent)]
     UnknownTable(#[from] UnknownTableError),
     #[error(transparent)]
     CallError(#[from] CallError),
@@ -280,11 +282,13 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         Request::CaptureOn { device, path, filter, max_bytes, files } => {
             check_files(files)?;
             check_qpns(&filter.qpns)?;
+            filter.check_opcodes()?;
             start_capture(find(device)?, &Keep::Files { path, count: files }, max_bytes, filter).await?;
             Response::Done {}
         }
         Request::CaptureRing { device, bytes, filter } => {
             check_qpns(&filter.qpns)?;
+            filter.check_opcodes()?;
             start_capture(find(device)?, &Keep::Memory(bytes), None, filter).await?;
             Response::Done {}
         }

@@ -5,8 +5,10 @@
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::ids::Qpn;
+use protocol::roce::Opcode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::trace::Kind;
 
@@ -47,6 +49,19 @@ pub enum FrameKind {
     Other,
 }
 
+/// Error for a word in a filter of frames that no opcode contains, so that the filter would match nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "no opcode name contains \"{}\"; examples of names are \"RC SEND Only\" and \"RC Acknowledge\" (ACK or NAK)",
+    word.escape_debug()
+)]
+pub struct UnknownOpcodeError {
+    /// Index of the word in [`CaptureFilter::opcodes`].
+    pub index: usize,
+    /// Word in the filter.
+    pub word: String,
+}
+
 impl TraceFilter {
     /// Returns whether trace entries of kind `kind` can match.
     pub fn admits(&self, kind: Kind) -> bool {
@@ -60,6 +75,19 @@ impl TraceFilter {
 }
 
 impl CaptureFilter {
+    /// Checks that the name of some opcode contains each word.
+    ///
+    /// # Errors
+    /// [`UnknownOpcodeError`] for the first word that no name contains.
+    pub fn check_opcodes(&self) -> Result<(), UnknownOpcodeError> {
+        let names: Vec<String> = (0..=u8::MAX).map(|byte| Opcode::from_byte(byte).to_string()).collect();
+        let is_known = |word: &String| names.iter().any(|name| fits(std::slice::from_ref(word), name));
+        match self.opcodes.iter().enumerate().find(|(_, word)| !is_known(word)) {
+            Some((index, word)) => Err(UnknownOpcodeError { index, word: word.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Returns whether every frame matches.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -168,6 +196,18 @@ mod tests {
             let seen = [(send, five), (send, six), (ack, five), (None, None)]
                 .map(|(opcode, qpn)| filter(text).admits(opcode, qpn));
             assert_eq!(seen, admitted, "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_word_that_no_opcode_contains() {
+        let check = |words: &[&str]| {
+            let opcodes = words.iter().map(|&word| word.to_owned()).collect();
+            CaptureFilter { opcodes, ..CaptureFilter::default() }.check_opcodes()
+        };
+        assert_eq!(check(&["SEND", "ack", "rdma_read", "READ response Middle", "CNP", "xrc"]), Ok(()));
+        for word in ["nak", "RDMA_WRITE_IMM", "sendd"] {
+            assert_eq!(check(&["SEND", word]), Err(UnknownOpcodeError { index: 1, word: word.to_owned() }));
         }
     }
 }
