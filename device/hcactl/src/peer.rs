@@ -17,6 +17,7 @@ pub(crate) enum Peer {
     /// Add a peer; takes effect immediately
     Add {
         /// The peer's address and port
+        #[arg(value_parser = address)]
         addr: SocketAddr,
         /// Device number of the peer, which determines the peer's MAC address
         #[arg(long)]
@@ -37,8 +38,15 @@ pub(crate) enum Peer {
     /// Remove a peer; hcad drops frames that the peer sends later
     Remove {
         /// The peer's address and port
+        #[arg(value_parser = address)]
         addr: SocketAddr,
     },
+}
+
+/// Parses the address of a peer. Only `hcad` looks up names, and only those in its configuration.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "expected a numeric IP address with a port; DNS names must be in the configuration")
 }
 
 impl Peer {
@@ -93,4 +101,17 @@ pub(crate) fn member_cells(row: &MemberRow) -> Vec<String> {
         row.tx_waiting_bytes.to_string(),
         if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_name_error_refers_to_configuration() {
+        assert_eq!(address("192.0.2.1:47911").unwrap().port(), 47911);
+        for text in ["192.0.2.1", "host-b:47911"] {
+            assert!(address(text).unwrap_err().contains("DNS names must be in the configuration"), "{text}");
+        }
+    }
 }
