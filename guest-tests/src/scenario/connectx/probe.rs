@@ -163,6 +163,8 @@ impl Probe {
 
     async fn cases(&mut self, report: &mut Report, hint: &str) -> Result<()> {
         report.case("ibv_devinfo", hint, self.devinfo()).await?;
+        report.case("all counters in sysfs can be read", hint, self.counters()).await?;
+        report.case("devlink dev info", hint, self.devlink_info()).await?;
         report.case("two HCAs have different GUIDs", hint, self.differ()).await?;
         report.case("one MSI-X vector for events and one per CPU", hint, self.interrupts()).await?;
         report.case("link down and up by hcactl", hint, self.link_flap()).await?;
@@ -247,6 +249,30 @@ impl Probe {
                 .map(|(name, value)| format!("{name} is {:?}, expected {value}", found.get(name)))
                 .collect();
             ensure!(differences.is_empty(), "{}\n{text}", differences.join("\n"));
+        }
+        self.expected_messages().await
+    }
+
+    /// The driver reads these counters with several commands and registers.
+    async fn counters(&mut self) -> Result<()> {
+        let text = self
+            .sh("cd /sys/class/infiniband && grep . */ports/1/counters/* */ports/1/hw_counters/*")
+            .await?;
+        for name in
+            ["/port_xmit_data:", "/symbol_error:", "/link_downed:", "/out_of_buffer:", "/req_cqe_error:"]
+        {
+            let count = text.lines().filter(|line| line.contains(name)).count();
+            ensure!(count == 2, "{count} counters named {name:?}:\n{text}");
+        }
+        self.expected_messages().await
+    }
+
+    async fn devlink_info(&mut self) -> Result<()> {
+        for function in self.functions.clone() {
+            let text = self.vm.run(&["devlink", "dev", "info", &format!("pci/{function}")]).await?;
+            for line in ["driver mlx5_core", "fw.version 16.35.3006"] {
+                ensure!(text.lines().any(|found| found.trim() == line), "no line {line:?}:\n{text}");
+            }
         }
         self.expected_messages().await
     }
