@@ -26,6 +26,10 @@ pub struct CompletionQueue {
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     notifier: Notifier,
+    /// Sequence number of the last arm request that took effect.
+    arm_sequence: u8,
+    /// Sequence number of the arm request that last led to an event.
+    answered: Option<u8>,
     /// The last arm request found in the doorbell record, if doorbells are mapped.
     recorded: Option<ArmCq>,
     /// Event counts for strict mode.
@@ -44,6 +48,8 @@ impl CompletionQueue {
             ring: CountedRing::new(buffer),
             solicited: None,
             notifier: Notifier::new(cqc.comp_eqn, Armed::No),
+            arm_sequence: 0,
+            answered: None,
             recorded: None,
             sequence: ArmSequence::new(1),
         }
@@ -124,11 +130,23 @@ impl CompletionQueue {
             }
             None => return Notify::No,
         };
+        // Section 7.6: a request has no effect while software has not received the event for its sequence number.
+        // Otherwise, a program that arms in a loop would fill the EQ, which it shares with other programs.
+        if self.answered == Some(arm.sequence) {
+            return Notify::No;
+        }
+        self.arm_sequence = arm.sequence;
         if is_there {
             return self.notifier.fire();
         }
         self.notifier.arm(armed);
         Notify::No
+    }
+
+    /// Records that an event was written to the EQ at this free-running index.
+    pub fn event_written(&mut self, place: u32) {
+        self.answered = Some(self.arm_sequence);
+        self.sequence.event_written(place);
     }
 
     /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` reads the consumer index and is

@@ -25,7 +25,7 @@ impl Resources {
         let place = self.report(cx, Some(eqn), &Eqe::Completion(cqn));
         let index = self.cq_index(cqn);
         if let (Some(place), Some(cq)) = (place, self.cqs.get_mut(index)) {
-            cq.sequence.event_written(place);
+            cq.event_written(place);
         }
     }
 

@@ -141,6 +141,32 @@ fn solicited_arm_does_not_downgrade_armed_cq() {
     assert_eq!(push(&mut queue, &mem, 1, 0), Ok(YES));
 }
 
+/// Section 7.6: the sequence number counts the events that software has received.
+#[test]
+fn rearming_with_used_sequence_number_has_no_effect() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    let numbered = |sequence, consumer| ArmCq { sequence, ..arm(ArmFor::Any, consumer) };
+    assert_eq!(queue.arm(&numbered(1, 0)), Notify::No);
+    assert_eq!(push(&mut queue, &mem, 0, 0), Ok(YES));
+    queue.event_written(0);
+    assert_eq!(queue.arm(&numbered(1, 0)), Notify::No, "software has not received the event yet");
+    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No));
+    assert_eq!(queue.arm(&numbered(2, 0)), YES, "software has received the event");
+    queue.event_written(1);
+    assert_eq!(queue.arm(&numbered(2, 1)), Notify::No);
+    assert_eq!(queue.arm(&numbered(1, 1)), YES, "the number has wrapped");
+}
+
+#[test]
+fn arming_after_lost_event_raises_event() {
+    let mem = memory();
+    let mut queue = queue(&mem);
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);
+    assert_eq!(push(&mut queue, &mem, 0, 0), Ok(YES));
+    assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), YES, "the event was not written");
+}
+
 #[test]
 fn error_cqe_counts_as_solicited() {
     let mem = memory();

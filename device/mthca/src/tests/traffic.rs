@@ -311,9 +311,15 @@ fn armed_cq_raises_completion_event() {
     assert_eq!(event(&mut b, 0), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
     assert_eq!(b.eqe(1, 0)[31], 0);
     assert_eq!(b.interrupts(0), 1);
+    // Arming the CQ again has no effect until software has received the event.
+    b.poke(EQ_BUFFERS[1] + 32, &[0x5a; 32]);
+    (0..3).for_each(|_| b.arm(2));
+    assert_eq!(b.eqe(1, 1), [0x5a; 32]);
     // The CQ has an unread entry when it is armed.
+    b.receive_event(1);
     b.arm(2);
     assert_eq!(event(&mut b, 1), [0, 0, 0, 0, 0x00, 0x01, 0x00, 0x11]);
+    b.receive_event(2);
     b.reap();
     // The CQ is armed for solicited entries. The first entry is not solicited, but the second is.
     b.arm(1);

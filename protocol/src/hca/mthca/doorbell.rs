@@ -120,8 +120,8 @@ pub struct ArmCq {
     pub cqn: Cqn,
     /// The driver's consumer index.
     pub consumer: u32,
-    /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
-    /// discard stale doorbells. This device ignores it, since a stale doorbell merely triggers a spurious event.
+    /// One more than the number of events that the driver has received for the CQ, modulo 4. A doorbell has no effect
+    /// while the driver has not received the event for its sequence number.
     pub sequence: u8,
 }
 
