@@ -64,6 +64,8 @@ pub(super) struct ManagedPort {
     identity: Identity,
     opened: bool,
     link_up: bool,
+    /// Whether software has disabled the port with Set(PortInfo).
+    disabled: bool,
     pkeys_changed: bool,
     reregistration_requested: bool,
     /// The fields of PortInfo that Set can change. All other fields are filled in for each request.
@@ -90,6 +92,7 @@ impl ManagedPort {
             identity,
             opened: !profile.opened_by_software,
             link_up: true,
+            disabled: false,
             pkeys_changed: false,
             reregistration_requested: false,
             settings: Self::settings(&profile),
@@ -212,9 +215,10 @@ impl ManagedPort {
     }
 
     pub(super) fn port_info(&self, view: &View) -> PortInfo {
-        let (state, physical_state) = match self.is_active() {
-            true => (LinkState::ACTIVE, PhysicalState::LINK_UP),
-            false => (LinkState::DOWN, PhysicalState::POLLING),
+        let (state, physical_state) = match (self.disabled, self.is_active()) {
+            (true, _) => (LinkState::DOWN, PhysicalState::DISABLED),
+            (false, true) => (LinkState::ACTIVE, PhysicalState::LINK_UP),
+            (false, false) => (LinkState::DOWN, PhysicalState::POLLING),
         };
         let since = |now: u64, base: u64| u16::try_from(now.saturating_sub(base)).unwrap_or(u16::MAX);
         PortInfo {
@@ -364,7 +368,7 @@ impl ManagedPort {
         wanted: &PortInfo,
         effects: &mut Vec<Effect>,
     ) -> Result<(), MadStatus> {
-        let active = self.is_active();
+        let active = self.is_active() && !self.disabled;
         let is_code = |code: u8| (1..=self.profile.mtu).contains(&code);
         if wanted.lid != self.identity.lid
             || wanted.lmc != 0
@@ -375,13 +379,15 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
-        // DISABLED disables the link and POLLING enables it. DOWN without a physical state takes an active link down
+        // DISABLED disables the link until POLLING enables it. DOWN without a physical state takes an active link down
         // and back up.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
+                self.disabled = true;
                 effects.push(Effect::Link(false));
             }
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::POLLING) => {
+                self.disabled = false;
                 effects.push(Effect::Link(true));
             }
             (LinkState::DOWN, PhysicalState::NO_CHANGE) if active => {

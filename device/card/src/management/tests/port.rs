@@ -178,6 +178,29 @@ fn link_can_be_disabled_enabled_and_reset() {
     );
 }
 
+/// IBTA volume 1, section 14.2.5.6: physical state 3 is Disabled. `ibportstate on` enables a port only in this state.
+#[test]
+fn disabled_port_reports_disabled_until_enabled() {
+    let mut management = open(1);
+    let mut mad = get(&mut management, 0x15, 1);
+    mad[3] = SET;
+    let states = |mad: &Mad| (mad[96] & 0xf, mad[97] >> 4);
+    let mut set = |management: &mut Management, physical: u8| {
+        (mad[96], mad[97]) = (mad[96] & 0xf0, mad[97] & 0x0f | physical << 4);
+        let answer = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();
+        for output in outputs(management) {
+            if let Output::Link(up) = output {
+                management.set_link(up, &at(0));
+            }
+        }
+        states(&answer)
+    };
+    assert_eq!(set(&mut management, 3), (1, 3), "the response has the new states");
+    assert_eq!(states(&get(&mut management, 0x15, 1)), (1, 3));
+    set(&mut management, 2);
+    assert_eq!(states(&get(&mut management, 0x15, 1)), (4, 5));
+}
+
 /// A guest's subnet manager writes its own LID and service level to PortInfo, but PortInfo keeps those of the
 /// virtual subnet manager.
 #[test]
