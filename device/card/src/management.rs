@@ -248,11 +248,16 @@ impl Management {
         }
     }
 
-    /// Restores the power-on state, except for counters and discovered nodes.
+    /// Restores the power-on state, except for counters and discovered nodes. Enables the port if software has disabled
+    /// it.
     pub fn reset(&mut self) {
+        let was_disabled = self.port.is_disabled();
         self.port.reset();
         self.administration = SubnetAdministration::new(self.port.mtu());
         self.outputs.clear();
+        if was_disabled {
+            self.push(Output::Link(true));
+        }
     }
 
     pub fn lid(&self) -> Lid {

@@ -153,6 +153,10 @@ impl ManagedPort {
         self.opened && self.link_up
     }
 
+    pub(super) fn is_disabled(&self) -> bool {
+        self.disabled
+    }
+
     pub(super) fn take_pkey_change(&mut self) -> bool {
         std::mem::take(&mut self.pkeys_changed)
     }

@@ -135,6 +135,21 @@ fn reset_enables_port_but_keeps_host_link_state() {
     assert!(driver.hca.is_link_up());
 }
 
+/// Section 1.5: the driver resets the device whenever it loads. The reset restores the state of the port.
+#[test]
+fn reset_register_enables_port() {
+    let mut driver = with_port();
+    set_port(&mut driver, 1, 3);
+    assert_eq!(port_state(&mut driver), (1, 3), "down, disabled");
+    driver.write(RESET, 1);
+    driver.hca.drain();
+    assert!(driver.hca.is_link_up() && !driver.hca.is_disabled());
+    replay(&mut driver, probe::BRING_UP);
+    assert_eq!(port_state(&mut driver), (1, 2), "down, polling");
+    driver.ok(0x009, &[0; 56], 1);
+    assert_eq!(port_state(&mut driver), (4, 5), "active, link up");
+}
+
 /// The link of a closed port is down, even if the cable is connected.
 #[test]
 fn closed_port_neither_receives_nor_replies() {

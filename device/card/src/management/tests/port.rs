@@ -199,6 +199,11 @@ fn disabled_port_reports_disabled_until_enabled() {
     assert_eq!(states(&get(&mut management, 0x15, 1)), (1, 3));
     set(&mut management, 2);
     assert_eq!(states(&get(&mut management, 0x15, 1)), (4, 5));
+
+    set(&mut management, 3);
+    management.reset();
+    assert_eq!(outputs(&mut management), [Output::Link(true)], "a reset enables the port");
+    assert_eq!(states(&get(&mut management, 0x15, 1)), (1, 2));
 }
 
 /// A guest's subnet manager writes its own LID and service level to PortInfo, but PortInfo keeps those of the
