@@ -383,19 +383,22 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
-        // DISABLED disables the link until POLLING enables it. DOWN without a physical state takes an active link down
-        // and back up.
+        // DISABLED disables the link until POLLING enables it. POLLING retrains an active link, and so does DOWN without
+        // a physical state: the link goes down and comes back up.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
                 self.disabled = true;
                 effects.push(Effect::Link(false));
             }
+            (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::POLLING)
+            | (LinkState::DOWN, PhysicalState::NO_CHANGE)
+                if active =>
+            {
+                effects.extend([Effect::Link(false), Effect::Link(true)]);
+            }
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::POLLING) => {
                 self.disabled = false;
                 effects.push(Effect::Link(true));
-            }
-            (LinkState::DOWN, PhysicalState::NO_CHANGE) if active => {
-                effects.extend([Effect::Link(false), Effect::Link(true)]);
             }
             (LinkState::NO_CHANGE, PhysicalState::NO_CHANGE) => {}
             (LinkState::DOWN, PhysicalState::NO_CHANGE) => {}

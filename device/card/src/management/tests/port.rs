@@ -168,6 +168,7 @@ fn link_can_be_disabled_enabled_and_reset() {
     assert_eq!(set(1, 3), (0, vec![Output::Link(false)]));
     assert_eq!(set(1, 2), (0, vec![Output::Link(true)]));
     assert_eq!(set(1, 0), (0, vec![Output::Link(false), Output::Link(true)]));
+    assert_eq!(set(0, 2), (0, vec![Output::Link(false), Output::Link(true)]), "an active link is retrained");
     assert_eq!(set(4, 0), (0, vec![]), "ACTIVE is accepted, because the port is already active");
     assert_eq!(set(3, 0), (0x1c, vec![]), "an active port cannot become ARMED");
     mad[81] = 2;
