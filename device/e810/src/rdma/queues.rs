@@ -234,14 +234,15 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let codes = |major: u16, minor| {
         if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
     };
-    let flushed = if qp.state == QpState::Error {
+    let flushed = if qp.state == QpState::Error || qp.context.privileged {
         let sends = command.sq.then(|| codes(command.sq_major, command.sq_minor));
         let receives = command.rq.then(|| codes(command.rq_major, command.rq_minor));
         poll_if_flushed(rdma, cx, qpn);
         complete_flushed(rdma, cx, qpn, sends, receives)
     } else {
-        // Section 14.2: irdma also requests a flush when it moves a QP to SQD. Such a QP keeps its WQEs: it still
-        // receives, and it executes posted sends when it returns to RTS.
+        // Section 14.2: irdma also requests a flush when it moves a QP to SQD. The QP of a program keeps its WQEs: it
+        // still receives, and it executes posted sends when it returns to RTS. The WQEs of a privileged QP must be
+        // discarded, because irdma itself completes them after every flush.
         FlushedQueues::Neither
     };
     if command.generate_event {
