@@ -195,17 +195,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn closed_output_ends_replay_without_error() {
+    /// Returns a session record without steps.
+    fn empty_record() -> Vec<u8> {
         let device = serde_json::json!({
             "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
         });
         let header = Header::new("hca1", device.as_object().unwrap().clone());
         let file = Written::default();
         drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
+        file.bytes()
+    }
+
+    #[test]
+    fn closed_output_ends_replay_without_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record");
-        std::fs::write(&path, file.bytes()).unwrap();
+        fs::write(&path, empty_record()).unwrap();
         let options = Options { steps: true, ..Options::default() };
         run(&path, &options, &mut ClosedAfter(0)).unwrap();
         run(&path, &options, &mut ClosedAfter(1)).unwrap();
@@ -213,15 +218,10 @@ mod tests {
 
     #[test]
     fn trace_does_not_overwrite_replayed_record() {
-        let device = serde_json::json!({
-            "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
-        });
-        let header = Header::new("hca1", device.as_object().unwrap().clone());
-        let file = Written::default();
-        drop(Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap());
         let folder = tempfile::tempdir().unwrap();
         let [path, link, trace] = ["record", "link", "trace"].map(|name| folder.path().join(name));
-        fs::write(&path, file.bytes()).unwrap();
+        let record = empty_record();
+        fs::write(&path, &record).unwrap();
         fs::hard_link(&path, &link).unwrap();
         let traced = |trace: &Path| {
             let trace = Some((trace.to_owned(), TraceFormat::Text));
@@ -229,7 +229,7 @@ mod tests {
         };
         for same in [&path, &link] {
             assert!(matches!(traced(same), Err(ReplayError::TraceToRecord { .. })), "{}", same.display());
-            assert_eq!(fs::read(&path).unwrap(), file.bytes());
+            assert_eq!(fs::read(&path).unwrap(), record);
         }
         traced(&trace).unwrap();
         traced(&trace).unwrap();
