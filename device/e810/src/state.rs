@@ -90,7 +90,7 @@ impl State {
     /// package. The driver is notified first, while its interrupt configuration is still in place.
     pub(super) fn reset_device(&mut self, cx: &mut Context<'_>, reset_type: ResetType) {
         self.reset_type = reset_type;
-        self.function.vectors.fire_other(cx, OtherCauses::GLOBAL_RESET);
+        self.function.vectors.signal_reset(cx);
         self.reset_function(cx);
         self.function.vectors.set_other(OtherCauses::GLOBAL_RESET);
         self.package = Package::default();

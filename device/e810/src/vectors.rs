@@ -237,6 +237,19 @@ impl Vectors {
         self.fire_enabled(cx);
     }
 
+    /// Raises the interrupt of a core or global reset. The vector is signalled even if it is disabled or its interval
+    /// has not passed, because the reset that follows discards pending causes. `ice` recovers only after this
+    /// interrupt.
+    pub fn signal_reset(&mut self, cx: &mut Context<'_>) {
+        if self.enabled_causes.contains(OtherCauses::GLOBAL_RESET)
+            && let Some(vector) = self.vector(RouteRegister::Other)
+            && usize::from(vector) < self.vectors.len()
+            && cx.interrupts.is_enabled()
+        {
+            cx.interrupt(vector);
+        }
+    }
+
     /// Sets bits of PFINT_OICR without raising an interrupt.
     pub fn set_other(&mut self, causes: OtherCauses) {
         self.causes |= causes;

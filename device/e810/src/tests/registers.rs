@@ -144,6 +144,36 @@ fn core_reset_sets_grst_cause_in_oicr() {
     assert_eq!(driver.read(Register::PfintOicr), 0, "reading PFINT_OICR clears it");
 }
 
+/// The reset discards pending causes, so its interrupt cannot wait for the driver or for an interval.
+#[test]
+fn core_reset_interrupts_even_if_vector_is_not_ready() {
+    for enabled in [false, true] {
+        let mut driver = used();
+        driver.write(Register::PfintOicrEna, 1 << 20);
+        driver.write(Register::PfintOicrCtl, 1 << 30 | 1);
+        driver.write(Register::GlintItr(0, 1), 62);
+        driver.enable_vector(1);
+        driver.write(Register::GlintDynCtl(1), 1 << 2 | 1 << 31 | 3 << 3);
+        assert_eq!(driver.interrupts(1), 1, "software interrupt");
+        if enabled {
+            driver.enable_vector(1);
+        }
+        driver.write(Register::GlgenRtrig, 1);
+        assert_eq!(driver.interrupts(1), 1, "vector enabled: {enabled}");
+        assert_eq!(driver.read(Register::PfintOicr), 1 << 20);
+    }
+}
+
+#[test]
+fn core_reset_does_not_signal_disabled_grst_cause() {
+    let mut driver = used();
+    driver.write(Register::PfintOicrCtl, 1 << 30 | 1);
+    driver.enable_vector(1);
+    driver.write(Register::GlgenRtrig, 1);
+    assert_eq!(driver.interrupts(1), 0);
+    assert_eq!(driver.read(Register::PfintOicr), 1 << 20);
+}
+
 /// `ice` reads the type when GRST is set. After a reset of an unknown type, it waits for five seconds.
 #[test]
 fn rstat_reports_type_of_device_reset() {
