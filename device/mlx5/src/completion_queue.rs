@@ -357,6 +357,10 @@ impl CompletionQueue {
         let written = self.ring.write(self.producer, self.size, &Cqe::Resize, dma);
         written.map_err(|_| Check::CqRingAccess.rejects(self.cqn.get()))?;
         self.producer = self.producer.wrapping_add(1);
+        // Software counts the resize entry as read. The consumer index of the next arm request includes it.
+        self.armed_at = self.armed_at.wrapping_add(1) & INDEX;
+        self.solicited = self.solicited.map(|index| index.wrapping_add(1));
+        self.urgent = self.urgent.map(|index| index.wrapping_add(1));
         self.ring = Ring { buffer, log_entries: new.log_entries };
         self.context.log_entries = new.log_entries;
         self.context.page_offset = new.page_offset;
@@ -576,6 +580,31 @@ mod tests {
         queue.push(&sent(3), &dma).unwrap();
         assert_eq!((queue.producer(), last_byte(&dma, 0x1000 + 3 * 64)), (4, 0));
         assert_eq!(queue.context(&dma).log_entries, 3);
+    }
+
+    /// Section 9.5: the driver moves old entry i to new index i + 1.
+    #[test]
+    fn unread_entry_raises_event_after_resize() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(2);
+        queue.push(&solicited(0), &dma).unwrap();
+        let larger = CqContext { log_entries: 3, ..CqContext::default() };
+        queue.resize(&larger, ring(1, 3), &dma).unwrap();
+        assert_eq!(queue.arm(&arm(1, true)), Some(EventTime::Now), "the moved entry is unread");
+        queue.disarm();
+        assert_eq!(queue.arm(&arm(2, true)), None, "the moved entry is read");
+    }
+
+    /// The resize entry itself raises no event.
+    #[test]
+    fn resize_of_empty_armed_cq_raises_no_event() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(2);
+        assert_eq!(queue.arm(&arm(0, false)), None);
+        let larger = CqContext { log_entries: 3, ..CqContext::default() };
+        queue.resize(&larger, ring(1, 3), &dma).unwrap();
+        assert!(!queue.has_due_event());
+        assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
     }
 
     #[test]
