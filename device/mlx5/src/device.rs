@@ -487,6 +487,6 @@ impl Frontend for Mlx5 {
         self.segment = InitSegment::default();
         self.doorbells = Doorbells::default();
         self.pending = PendingSlots::default();
-        self.function = Function::default();
+        self.function.disable();
     }
 }

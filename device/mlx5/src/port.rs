@@ -76,7 +76,7 @@ impl PortState {
     }
 }
 
-/// State of an Ethernet port. INIT_HCA creates it.
+/// State of an Ethernet port. INIT_HCA creates it, except for the counters.
 #[derive(Debug)]
 pub struct EthernetPort {
     pub gids: GidTable,

@@ -31,7 +31,7 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     if setup.options.port == Port::Ethernet {
         port::release(cx.port);
     }
-    *function = Function::Disabled;
+    function.disable();
 }
 
 /// Executes ENABLE_HCA. Section 20, M-21: the command resets the device, because a driver that recovers from a failure
@@ -44,7 +44,7 @@ pub(super) fn enable(
 ) -> Result<Output, Rejection> {
     check(arguments)?;
     reset(function, setup, cx);
-    *function = Function::Enabled(Box::new(Enabled::new(&setup.options)));
+    function.enable(&setup.options);
     Ok(nothing())
 }
 
@@ -79,6 +79,9 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
         cx.engine.set_pkeys(management.pkeys());
         resources.pkeys = management.pkeys().into();
     }
+    if let Some(port) = resources.port.ethernet_mut() {
+        port.frames = std::mem::take(&mut enabled.frames);
+    }
     enabled.resources = Some(Box::new(resources));
     Ok(nothing())
 }
@@ -99,7 +102,7 @@ pub(super) fn teardown(
             if setup.options.port == Port::Ethernet {
                 port::release(cx.port);
             }
-            enabled.resources = None;
+            enabled.drop_resources();
         }
         Some(TeardownProfile::Fast) => {}
         Some(TeardownProfile::Forced) | None => return Err(Check::TeardownProfile.rejects(teardown.profile)),

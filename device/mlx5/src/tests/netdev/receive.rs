@@ -2,6 +2,7 @@
 
 use card::frontend::testing::pattern;
 use card::net::PortStats;
+use protocol::hca::mlx5::device::{Teardown, TeardownProfile};
 use protocol::hca::mlx5::frame_cqe::{L3Type, L4Type};
 use protocol::hca::mlx5::port_register::{CounterGroup, IeeeCounters};
 use protocol::hca::mlx5::rq::rq_fields;
@@ -206,6 +207,24 @@ fn undeliverable_frames_are_dropped_and_counted() {
     assert_eq!(IeeeCounters::parse(&group).rx_packets, 1);
     let counts: Vec<_> = net.driver.monitor.ignored_counts().collect();
     assert_eq!(counts, [("link_down", 1), ("no_tir", 1), ("oversize", 1), ("unparsed", 1)]);
+}
+
+/// Section 17.1: neither a reloaded driver nor one that recovers from a failure finds the counters cleared.
+#[test]
+fn port_counters_survive_restart_of_function() {
+    let mut net = Net::new();
+    net.driver.receive(&plain(2, 60));
+    let teardown = Command::TeardownHca(Teardown { profile: TeardownProfile::Graceful.code() });
+    for stop in [vec![teardown, Command::DisableHca(Function { function: 0 })], vec![]] {
+        for command in &stop {
+            net.driver.ok(command);
+        }
+        net.driver.ok(&Command::EnableHca(Function { function: 0 }));
+        net.driver.ok(&Command::InitHca(InitHca::default()));
+        let frames = &net.driver.resources().port.ethernet().unwrap().frames;
+        let group = frames.group(CounterGroup::Ieee, 0, &PortStats::default());
+        assert_eq!(IeeeCounters::parse(&group).rx_packets, 1);
+    }
 }
 
 #[test]
