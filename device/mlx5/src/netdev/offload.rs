@@ -26,8 +26,9 @@ const LABEL_LEN: usize = 4;
 const LAST_LABEL: u8 = 1;
 /// Maximum number of labels to skip, which bounds the time spent on a frame. A Linux route adds at most 30.
 const MAX_LABELS: usize = 32;
-/// IP protocol number of an IPv6 routing header (RFC 8200, section 4.4).
+/// IP protocol numbers of IPv6 routing and fragment headers (RFC 8200, sections 4.4 and 4.5).
 const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
 /// Types of routing headers whose first address is the final destination: Mobile IPv6 (RFC 6275, section 6.4) and
 /// segment routing (RFC 8754, section 2).
 const ROUTING_TYPES: [u8; 2] = [2, 4];
@@ -100,7 +101,9 @@ impl Headers {
         let next = *frame.get(network_at + DESTINATION..)?.first_chunk()?;
         let (mut protocol, mut rest) = (ip.protocol, routing);
         for _ in 0..MAX_EXTENSIONS {
-            let Some((following, len)) = skip_extension(protocol, rest) else { break };
+            // The checksum of a fragment covers the whole datagram.
+            let next = skip_extension(protocol, rest).filter(|_| protocol != FRAGMENT);
+            let Some((following, len)) = next else { break };
             (protocol, rest) = (following, rest.get(len..)?);
         }
         let l4 = match protocol {

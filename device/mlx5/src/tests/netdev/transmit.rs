@@ -230,6 +230,20 @@ fn checksums_cover_final_destination_of_route() {
     assert_eq!(net.driver.frames(), [frame]);
 }
 
+/// RFC 8200, section 4.5: a routing header precedes the fragment header.
+#[test]
+fn checksum_of_fragment_behind_routing_header_is_unchanged() {
+    let mut net = Net::new();
+    let whole = with_lengths([headers(true, 6), pattern(101, 7)].concat());
+    let first_of_many = [6, 0, 0, 1, 0, 0, 0, 9];
+    let mut fragment = [&whole[..54], &first_of_many, &whole[54..]].concat();
+    fragment[19] += 8;
+    fragment[20] = 44;
+    let frame = with_route(&fragment, 4);
+    net.post(&net.wqe(BOTH, &frame, 0));
+    assert_eq!(net.driver.frames(), [frame]);
+}
+
 #[test]
 fn lso_segments_tcp_behind_routing_header() {
     let mut net = Net::new();
