@@ -40,13 +40,14 @@ const ADDRESS_LEN: usize = 16;
 /// Maximum number of extension headers to skip, which bounds the time spent on a frame.
 const MAX_EXTENSIONS: usize = 8;
 
-/// The next and the final destination of an IPv6 packet with a routing header.
+/// Destinations of an IPv6 packet with a routing header. The packet is sent to the next one, but its checksums cover
+/// the final one (RFC 8200, section 8.1).
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// Offset of the IPv6 header.
     network_at: usize,
-    next: [u8; ADDRESS_LEN],
-    last: [u8; ADDRESS_LEN],
+    next_destination: [u8; ADDRESS_LEN],
+    final_destination: [u8; ADDRESS_LEN],
 }
 
 impl Route {
@@ -55,17 +56,17 @@ impl Route {
         start..start + ADDRESS_LEN
     }
 
-    /// Writes the final destination to the IPv6 header. RFC 8200, section 8.1: checksums cover this address.
-    fn enter_last(&self, frame: &mut [u8]) {
+    /// Writes the final destination to the IPv6 header. Must be called before the checksums are computed.
+    fn write_final_destination(&self, frame: &mut [u8]) {
         if let Some(destination) = frame.get_mut(self.field()) {
-            destination.copy_from_slice(&self.last);
+            destination.copy_from_slice(&self.final_destination);
         }
     }
 
-    /// Writes the next destination to the IPv6 header, after the checksums have been computed.
-    pub fn enter_next(&self, frame: &mut [u8]) {
+    /// Writes the next destination to the IPv6 header. Must be called after the checksums have been computed.
+    pub fn write_next_destination(&self, frame: &mut [u8]) {
         if let Some(destination) = frame.get_mut(self.field()) {
-            destination.copy_from_slice(&self.next);
+            destination.copy_from_slice(&self.next_destination);
         }
     }
 }
@@ -85,20 +86,20 @@ impl Headers {
     fn parse(frame: &[u8]) -> Option<Self> {
         let (network_at, ip) = ip_header(frame)?;
         let direct = Self { network_at, ip, transport_at: ip.payload_at, l4: transport(&ip), route: None };
-        Some(direct.routed(frame).unwrap_or(direct))
+        Some(direct.behind_route(frame).unwrap_or(direct))
     }
 
-    /// Returns the headers with the transport header behind a routing header. Returns `None` if there is none. The
-    /// parser does not skip routing headers with segments left, because the checksums of received packets with such
-    /// headers cannot be verified.
-    fn routed(&self, frame: &[u8]) -> Option<Self> {
+    /// Returns the same headers with the transport header that follows a routing header with segments left. Returns
+    /// `None` if the frame has no such headers. The parser does not skip such a routing header, because the checksums
+    /// of a received packet cannot be verified if it has one.
+    fn behind_route(&self, frame: &[u8]) -> Option<Self> {
         let Self { network_at, ip, .. } = *self;
         let routing = ip.payload(frame).filter(|_| ip.protocol == ROUTING && !ip.fragment)?;
         if !ROUTING_TYPES.contains(routing.get(2)?) {
             return None;
         }
-        let last = *routing.get(FIRST_ADDRESS..)?.first_chunk()?;
-        let next = *frame.get(network_at + DESTINATION..)?.first_chunk()?;
+        let final_destination = *routing.get(FIRST_ADDRESS..)?.first_chunk()?;
+        let next_destination = *frame.get(network_at + DESTINATION..)?.first_chunk()?;
         let (mut protocol, mut rest) = (ip.protocol, routing);
         for _ in 0..MAX_EXTENSIONS {
             // The checksum of a fragment covers the whole datagram.
@@ -112,8 +113,14 @@ impl Headers {
             _ => return None,
         };
         let transport_at = ip.end - rest.len();
-        let route = Some(Route { network_at, next, last });
-        (rest.len() >= l4.1).then_some(Self { network_at, ip, transport_at, l4: Some(l4), route })
+        let route = Route { network_at, next_destination, final_destination };
+        (rest.len() >= l4.1).then_some(Self {
+            network_at,
+            ip,
+            transport_at,
+            l4: Some(l4),
+            route: Some(route),
+        })
     }
 }
 
@@ -132,12 +139,12 @@ pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     let l4 = headers.l4.filter(|_| segment.l4_checksum);
     let Ok(offloads) = Offloads::new(&request(&headers, segment.l3_checksum, l4)) else { return };
     if let Some(route) = headers.route {
-        route.enter_last(frame);
+        route.write_final_destination(frame);
     }
     // Cannot fail: the parser has found the headers inside the frame.
     let _ = offloads.fill_checksums(frame);
     if let Some(route) = headers.route {
-        route.enter_next(frame);
+        route.write_next_destination(frame);
     }
 }
 
@@ -189,8 +196,8 @@ const fn transport(ip: &Ip) -> Option<(L4Protocol, usize)> {
 }
 
 /// Starts segmentation of the `payload_len` bytes that follow `headers`. The IPv4 header checksum, if any, and the TCP
-/// or UDP checksum are computed for each segment. If a route is returned, each segment's headers contain the final
-/// destination, which the caller must replace by the next one.
+/// or UDP checksum are computed for each segment. If a route is returned, each segment contains the final destination,
+/// and the caller must call [`Route::write_next_destination`] for it.
 ///
 /// # Errors
 /// Fails if the headers are not TCP or UDP, there is no payload, or a segment would exceed `max_frame`.
@@ -202,7 +209,7 @@ pub fn segments(
 ) -> Result<(Segments, Option<Route>), SegmentationError> {
     let (offloads, route) = header_offloads(&headers).ok_or(SegmentationError::Headers)?;
     if let Some(route) = route {
-        route.enter_last(&mut headers);
+        route.write_final_destination(&mut headers);
     }
     let segmentation = Segmentation { segment_len: mss, payload_len, max_frame };
     Ok((Segments::new(headers, offloads, segmentation)?, route))

@@ -85,7 +85,7 @@ pub struct Sq {
 struct Lso {
     tag: SendTag,
     segments: Segments,
-    /// Addresses of an IPv6 packet with a routing header.
+    /// Destinations of an IPv6 packet with a routing header.
     route: Option<Route>,
     data: Gather,
 }
@@ -382,7 +382,7 @@ impl Lso {
         let payload = |len: usize, out: &mut Vec<u8>| Ok(data.take(&env.memory, len, out)?);
         let is_last = segments.emit::<Failed>(out, payload)?;
         if let Some(route) = route {
-            route.enter_next(out.get_mut(start..).unwrap_or_default());
+            route.write_next_destination(out.get_mut(start..).unwrap_or_default());
         }
         nic::pad(out, start);
         Ok(is_last)
