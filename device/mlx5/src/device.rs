@@ -138,7 +138,7 @@ impl Mlx5 {
     /// Stops the data path of a failed device. Commands still execute, because the driver may not yet have abandoned
     /// those that it has already issued.
     fn stop(&mut self, cx: &mut Context<'_>) {
-        limited!(info, "driver read the injected failure; the data path stops");
+        limited!(info, "data path stopped: the driver has detected the injected failure");
         if let Some(resources) = self.function.resources_mut() {
             resources.reset_qps(cx);
         }

@@ -18,10 +18,10 @@ use super::resources::Resources;
 use super::send_queue::PostedBlocks;
 use super::{strict, trace};
 
-/// Implements [`engine::Host`] for the device. Before INIT_HCA, the device has no queues and no memory keys.
+/// Implements [`engine::Host`] for the device. Without resources, the device has no queues and no memory keys.
 #[derive(Debug)]
 pub struct Mlx5Host<'a> {
-    /// `None` before INIT_HCA and after TEARDOWN_HCA.
+    /// `None` before INIT_HCA, after TEARDOWN_HCA, and once the driver has read a failure.
     pub resources: Option<&'a mut Resources>,
     pub cx: HostContext<'a>,
 }
