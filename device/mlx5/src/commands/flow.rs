@@ -161,13 +161,13 @@ pub(super) fn query_counter(call: Call<'_, '_>, query: &QueryFlowCounter) -> Res
         let traffic = steering.query_counter(query.counter, query.clear)?;
         return Ok(QueriedFlowCounter { traffic }.emit().to_vec());
     }
-    // Section 23.1: the counters behind the first one may belong to other users.
+    // Section 23.1: the counters after the first one may belong to other users.
     if query.count > MAX_QUERIED_COUNTERS || matches!(user, User::Context(_)) {
         return Err(Check::FlowCounterBulk.rejects(query.count));
     }
     let mut output = nothing();
-    for place in 0..query.count {
-        let id = FlowCounterId::new(query.counter.get().wrapping_add(place.into()));
+    for index in 0..query.count {
+        let id = FlowCounterId::new(query.counter.get().wrapping_add(index.into()));
         // Section 16.4: the driver rounds the first number down, so counters in the range need not exist.
         let traffic = steering.query_counter(id, query.clear).unwrap_or_default();
         output.extend_from_slice(&traffic.emit());

@@ -84,11 +84,11 @@ impl FrameCounters {
     /// Returns the counters of a PPCNT group. RoCE packets are included in all counters except those by length. In
     /// groups without traffic counters, all counters are zero.
     pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
-        let (received, sent) = (self.arrived.all(), self.sent.all());
-        let rx_packets = received.packets + stats.receive.packets;
+        let (arrived, sent) = (self.arrived.all(), self.sent.all());
+        let rx_packets = arrived.packets + stats.receive.packets;
         let tx_packets = sent.packets + stats.transmit.packets;
-        let rx_bytes = received.bytes
-            + received.packets * FCS_LEN
+        let rx_bytes = arrived.bytes
+            + arrived.packets * FCS_LEN
             + stats.receive.octets
             + stats.receive.packets * ROCE_OVERHEAD;
         let tx_bytes = sent.bytes

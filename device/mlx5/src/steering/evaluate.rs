@@ -27,7 +27,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     pub tirn: Tirn,
-    /// Tag of the last entry with a tag other than 0. The CQE reports it.
+    /// Tag of the last matching entry whose tag is not 0. The CQE reports it.
     pub tag: FlowTag,
     /// VLAN edits to apply to this copy.
     pub edits: VlanEdits,

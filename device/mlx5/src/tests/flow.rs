@@ -332,7 +332,7 @@ fn flow_counters_are_queried_and_cleared() {
 
 /// Section 16.4: the driver queries eight or more counters at once, starting at a multiple of four.
 #[test]
-fn counter_range_query_skips_unknown_counters() {
+fn range_query_returns_zeros_for_unknown_counters() {
     let mut driver = with_tirs(12);
     let allocate = Command::AllocFlowCounter(AllocFlowCounter::default());
     let numbers = [(); 2].map(|()| FlowCounterNumber::parse(&output(&driver.ok(&allocate))).counter);
@@ -347,7 +347,7 @@ fn counter_range_query_skips_unknown_counters() {
     let mut expected = [TrafficCounter::default(); 8];
     expected[2] = TrafficCounter { packets: 1, bytes: 60 };
     assert_eq!((&queried[..16], &traffic[..]), (&[0; 16][..], &expected[..]));
-    // A number past the last possible one does not exist either.
+    // A range can extend past the last counter number.
     let query = QueryFlowCounter { counter: FlowCounterId::new(u32::MAX), ..query };
     driver.ok(&Command::QueryFlowCounter(query));
 }

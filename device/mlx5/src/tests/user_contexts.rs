@@ -240,7 +240,7 @@ fn destroying_user_context_drops_its_objects() {
 
 /// Section 10.2: a failed datagram moves a QP from RTS to the send queue error state without a command.
 #[test]
-fn qp_with_failed_send_queue_cannot_take_foreign_cq() {
+fn qp_with_failed_send_queue_cannot_use_foreign_cq() {
     // The UMEM of a world begins at this bus address.
     const UMEM: u64 = 0x60_0000;
     let (mut driver, [own, other]) = two_worlds();
