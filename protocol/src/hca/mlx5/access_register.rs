@@ -1,7 +1,7 @@
-//! Port registers, as read and written by the ACCESS_REG command.
+//! Registers of the port and the firmware, as read and written by the ACCESS_REG command.
 //!
 //! # Spec
-//! mlx5 interface, sections 5.5, 14.4 and 15.4.
+//! mlx5 interface, sections 5.5, 14.4, 14.5 and 15.4.
 
 use super::code::codes;
 use super::firmware_register::{Mcam, Mcqi, Mcqs};

@@ -85,7 +85,7 @@ layout! {
 }
 
 impl From<FirmwareVersion> for ComponentVersion {
-    /// Components of the version that exceed a field are truncated.
+    /// Numbers that exceed their field are truncated.
     fn from(version: FirmwareVersion) -> Self {
         let FirmwareVersion { major, minor, sub_minor } = version;
         let [[_, major], [_, minor]] = [major, minor].map(u16::to_be_bytes);
