@@ -30,8 +30,8 @@ use self::switch::Switch;
 /// the L2 cache when the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
-/// Longest frame that a fabric carries. No front-end sends longer frames; a ConnectX sends frames of this length if its
-/// MTU is the largest. A RoCE packet with a 4096-byte payload needs less than half of this.
+/// Longest frame that a fabric carries: that of a ConnectX at its largest MTU. No other front-end sends longer frames.
+/// A RoCE packet with a 4096-byte payload needs less than half of this.
 pub const MAX_FRAME_LEN: usize = 9974;
 
 /// Number of bytes at the beginning of a RoCE frame that contain all headers, even with a VLAN tag, IPv6 and all
