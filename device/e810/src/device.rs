@@ -161,6 +161,10 @@ impl E810 {
             Register::PfintOicrEna => vectors.enable_other(cx, value),
             Register::GlintDynCtl(vector) => vectors.set_control(cx, vector, value),
             Register::GlintItr(index, vector) => vectors.set_interval(index, vector, value),
+            Register::GlintRate(vector) => {
+                vectors.set_rate_limit(vector, value);
+                function.stored.write(register, value);
+            }
             _ => {
                 function.stored.write(register, value);
             }

@@ -72,7 +72,9 @@ pub(super) const fn is_past_limit(register: Register, options: &Options) -> bool
         | Register::QrxTail(queue)
         | Register::QintTqctl(queue)
         | Register::QintRqctl(queue) => queue >= options.queues.get(),
-        Register::GlintDynCtl(vector) | Register::GlintItr(_, vector) => vector >= options.vectors.get(),
+        Register::GlintDynCtl(vector) | Register::GlintItr(_, vector) | Register::GlintRate(vector) => {
+            vector >= options.vectors.get()
+        }
         _ => false,
     }
 }

@@ -6,8 +6,8 @@
 //! the vector for a long time.
 //!
 //! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time between
-//! two signals. If several causes are pending, the shortest of their intervals applies. The vector is signalled
-//! immediately if that much time has passed since the last signal.
+//! two signals. If several causes are pending, the shortest of their intervals applies. A vector's rate limit is a minimum
+//! for all causes. The vector is signalled immediately if that much time has passed since the last signal.
 //!
 //! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are coalesced until
 //! four descriptors have completed, another cause for the same vector fires, or a timeout expires. A frame and its
@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use card::frontend::Context;
 use engine::Instant;
-use protocol::hca::e810::interrupt::{DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, Route};
+use protocol::hca::e810::interrupt::{
+    DynCtl, INTERVAL_UNIT_US, Interval, NO_INTERVAL, OtherCauses, RATE_UNIT_US, RateLimit, Route,
+};
 use protocol::hca::e810::regs::Register;
 
 use super::limits::MAX_CEQS;
@@ -114,6 +116,7 @@ struct Vector {
     /// Last value written, except for `enable`, which the device updates.
     control: DynCtl,
     intervals: [Interval; INTERVALS],
+    rate_limit: RateLimit,
     pending: PendingState,
     /// Time of the last signal.
     signalled: Option<Instant>,
@@ -139,6 +142,16 @@ impl Vector {
     fn interval(&self, index: u8) -> Duration {
         let interval = self.intervals.get(usize::from(index)).copied().unwrap_or_default();
         Duration::from_micros(u64::from(interval.interval) * u64::from(INTERVAL_UNIT_US))
+    }
+
+    /// Returns the minimum time between two signals, regardless of their causes.
+    fn min_interval(&self) -> Duration {
+        let RateLimit { interval, enable } = self.rate_limit;
+        if enable {
+            Duration::from_micros(u64::from(interval) * u64::from(RATE_UNIT_US))
+        } else {
+            Duration::ZERO
+        }
     }
 
     fn set_pending(&mut self, interval: Duration) {
@@ -179,6 +192,7 @@ impl Vector {
             PendingState::Idle => None,
             PendingState::Coalescing { until, .. } => Some(until),
             PendingState::Due { interval } => {
+                let interval = interval.max(self.min_interval());
                 self.signalled.filter(|_| self.control.enable).map(|signalled| signalled + interval)
             }
         }
@@ -366,6 +380,13 @@ impl Vectors {
         let vector = self.vectors.get_mut(usize::from(vector));
         if let Some(interval) = vector.and_then(|vector| vector.intervals.get_mut(usize::from(index))) {
             *interval = Interval::parse(&value.to_le_bytes());
+        }
+    }
+
+    /// Writes the register GLINT_RATE.
+    pub fn set_rate_limit(&mut self, vector: u16, value: u32) {
+        if let Some(vector) = self.vectors.get_mut(usize::from(vector)) {
+            vector.rate_limit = RateLimit::parse(&value.to_le_bytes());
         }
     }
 

@@ -174,6 +174,31 @@ fn vector_signals_at_most_once_per_interval() {
     assert_eq!(driver.bus.hca.next_deadline(), None);
 }
 
+/// Section 3.4: the rate limit applies to all causes, and the longer of the limit and the cause's interval decides.
+#[test]
+fn rate_limit_delays_signals_of_all_causes() {
+    const ENABLE: u32 = 1 << 6;
+    for (rate, interval, expected_us) in
+        [(ENABLE | 59, 0, 236), (ENABLE | 59, 126, 252), (ENABLE | 1, 25, 50), (59, 0, 0), (ENABLE, 25, 50)]
+    {
+        let mut driver = listening();
+        driver.write(Register::GlintRate(0), rate);
+        driver.write(Register::GlintItr(0, 0), interval);
+        pulse(&mut driver);
+        assert_eq!(driver.interrupts(0), 1, "the first signal is not delayed");
+        driver.enable_vector(0);
+        pulse(&mut driver);
+        let due = (expected_us != 0).then(|| driver.bus.now + Duration::from_micros(expected_us));
+        assert_eq!(
+            (driver.interrupts(0), driver.bus.hca.next_deadline()),
+            (due.is_none().into(), due),
+            "{rate:#x}"
+        );
+        wait(&mut driver, expected_us);
+        assert_eq!(driver.interrupts(0), u64::from(due.is_some()), "{rate:#x}");
+    }
+}
+
 #[test]
 fn enabling_vector_after_interval_signals_immediately() {
     let mut driver = listening();

@@ -183,7 +183,9 @@ fn msix_vector_limit_is_enforced() {
     assert_eq!(driver.interrupts(last.into()), 1);
     driver.write(Register::GlintItr(1, last), 25);
     assert_eq!((driver.read(Register::GlintItr(1, last)), unknown_registers(&driver)), (25, 0));
-    for (count, register) in [(1, Register::GlintDynCtl(VECTORS)), (2, Register::GlintItr(1, VECTORS))] {
+    let absent =
+        [Register::GlintDynCtl(VECTORS), Register::GlintItr(1, VECTORS), Register::GlintRate(VECTORS)];
+    for (count, register) in (1..).zip(absent) {
         driver.write(register, ENABLE_AND_TRIGGER);
         assert_eq!((driver.read(register), unknown_registers(&driver)), (0, count), "{register}");
     }

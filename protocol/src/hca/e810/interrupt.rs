@@ -81,6 +81,19 @@ layout! {
 pub const INTERVAL_UNIT_US: u16 = 2;
 
 layout! {
+    /// GLINT_RATE: limit on the rate of a vector's interrupts, regardless of their causes.
+    pub struct RateLimit[4] {
+        /// Interval in units of [`RATE_UNIT_US`].
+        [5:0]    interval: u8,
+        /// Whether the limit applies.
+        [6]      enable: bool,
+    }
+}
+
+/// Microseconds per unit of a rate limit's interval. Linux uses this unit in every power mode.
+pub const RATE_UNIT_US: u8 = 4;
+
+layout! {
     /// PFINT_OICR and PFINT_OICR_ENA as shown in traces.
     pub struct OtherCausesWord[4] {
         /// The bits of [`OtherCauses`].
