@@ -17,10 +17,10 @@ use protocol::hca::e810::rdma::send_wqe::Service;
 use protocol::ids::{Cqn, Qpn};
 
 use super::Rdma;
-use super::completion_queue::{CqNotification, PushError};
+use super::completion_queue::PushError;
 use super::failure;
 use super::queue_pair::QueuePair;
-use super::queues::poll_if_flushed;
+use super::queues::{notify, poll_if_flushed};
 use super::send_queue::SendTag;
 use super::trace;
 
@@ -137,8 +137,7 @@ pub(super) fn push(
     let pushed = cq.push(pages, entry.emit(), more.map(ExtendedCqe::emit), solicited);
     trace::completion(cx.monitor, (cqn, slot), entry, more, pushed.as_ref().err());
     match pushed {
-        Ok(None) => {}
-        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Ok(due) => notify(events, pages, cx.monitor, cq, due),
         Err(PushError { fault, first }) => {
             if first {
                 limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");

@@ -242,6 +242,11 @@ impl CompletionQueue {
         if std::mem::take(&mut self.event_held) { self.notify() } else { None }
     }
 
+    /// Records that the last event was lost, so that software will not acknowledge it.
+    pub(super) const fn event_lost(&mut self) {
+        self.unacknowledged = false;
+    }
+
     fn notify(&mut self) -> Option<CqNotification> {
         self.armed = Armed::No;
         let ceq = self.ceq?;

@@ -93,10 +93,11 @@ impl EventQueues {
         self.ceqs.contains_key(&ceq)
     }
 
-    /// Writes a completion event with an armed CQ's cookie. The valid bit replaces the top bit of the cookie.
-    pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
+    /// Writes a completion event with an armed CQ's cookie. The valid bit replaces the top bit of the cookie. Returns
+    /// false if the event is lost.
+    pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) -> bool {
         // Software may destroy a CEQ before the CQs that report to it. Their events are then dropped.
-        let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
+        let Some(ring) = self.ceqs.get_mut(&ceq) else { return false };
         let event = CompletionEvent { cookie, valid: false };
         let pushed = ring.push(pages, event.emit());
         trace::completion_event(monitor, ceq, cookie, pushed.is_err());
@@ -104,6 +105,7 @@ impl EventQueues {
             Ok(()) => self.fired |= 1 << ceq,
             Err(_) => limited!(warn, ceq, "completion event lost: the CEQ is not in mapped memory"),
         }
+        pushed.is_ok()
     }
 
     /// Returns a tuple for each event queue, CEQs first: the number (`None` for the AEQ), the ring size in

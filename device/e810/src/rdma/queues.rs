@@ -8,6 +8,7 @@ use card::frontend::poll_set::PollSet;
 use card::limited;
 use card::memory::GuestMemory;
 use card::sparse::{Capacity, SparseTable};
+use card::telemetry::monitor::Monitor;
 use engine::Instant;
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::completion_queue::{CqCommand, DestroyCq};
@@ -27,6 +28,8 @@ use super::Rdma;
 use super::completion::{push, report, report_suspended};
 use super::completion_queue::{CompletionQueue, CqNotification};
 use super::dispatch::{Done, Outcome};
+use super::event_queues::EventQueues;
+use super::hmc::Pages;
 use super::host;
 use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::limits::Limits;
@@ -105,17 +108,33 @@ pub(super) fn arm(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
         return cx.monitor.ignored(NO_CQ, None, what, |to| cqn.show("cqn", to));
     };
     cx.monitor.count_doorbell("arm");
-    if let Some(CqNotification { ceq, cookie }) = cq.arm(pages) {
-        events.notify(pages, cx.monitor, ceq, cookie);
-    }
+    let due = cq.arm(pages);
+    notify(events, pages, cx.monitor, cq, due);
 }
 
 /// Handles the acknowledgement of a completion event. Its CQ may have been destroyed since the event.
 pub(super) fn acknowledge(rdma: &mut Rdma, cx: &mut Context<'_>, cqn: Cqn) {
     let Rdma { queues, events, hmc, .. } = rdma;
     queues.acknowledges = true;
-    if let Some(CqNotification { ceq, cookie }) = queues.cq_mut(cqn).and_then(CompletionQueue::acknowledge) {
-        events.notify(hmc.pages(cx.dma), cx.monitor, ceq, cookie);
+    if let Some(cq) = queues.cq_mut(cqn) {
+        let due = cq.acknowledge();
+        notify(events, hmc.pages(cx.dma), cx.monitor, cq, due);
+    }
+}
+
+/// Writes a completion event of a CQ, if one is due. Software does not acknowledge an event that is lost, so the CQ
+/// must not hold back the next one.
+pub(super) fn notify(
+    events: &mut EventQueues,
+    pages: Pages<'_>,
+    monitor: &mut Monitor,
+    cq: &mut CompletionQueue,
+    due: Option<CqNotification>,
+) {
+    if let Some(CqNotification { ceq, cookie }) = due
+        && !events.notify(pages, monitor, ceq, cookie)
+    {
+        cq.event_lost();
     }
 }
 
@@ -125,8 +144,7 @@ pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completi
     let pages = hmc.pages(cx.dma);
     let Some(cq) = queues.cq_mut(CONTROL_CQ) else { return };
     match cq.push(pages, completion.emit(), None, false) {
-        Ok(None) => {}
-        Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
+        Ok(due) => notify(events, pages, cx.monitor, cq, due),
         Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost: cannot write to the CQ"),
     }
 }

@@ -9,6 +9,7 @@ use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::link::PhyConfig;
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::cqe::ExtendedCqe;
+use protocol::hca::e810::rdma::event_queue::{CreateCeq, DestroyCeq};
 use protocol::hca::e810::rdma::path::ManageArp;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::FlowLabel;
@@ -280,6 +281,34 @@ fn event_is_held_until_last_one_is_acknowledged() {
     pair.received();
     pair.b.arm_cq(RECV_CQ, NEXT);
     assert_eq!(events(&mut pair), 0, "no entry is unread");
+}
+
+/// Section 12.4: software does not acknowledge an event that is lost, so the CQ must not hold back the next one.
+#[test]
+fn cq_raises_event_after_lost_one() {
+    const NEXT: u64 = 1 << 14;
+    const UNMAPPED: u64 = 1 << 50;
+    const CQ: Cqn = Cqn::new(6);
+    const CEQ: u16 = 1;
+    let create_ceq = |driver: &mut Driver, ring| {
+        let command = CreateCeq { ceq: CEQ, entries: 16, ring: Iova::new(ring), ..CreateCeq::default() };
+        driver.perform_well(&Operation::CreateCeq(command));
+    };
+    let mut pair = Pair::new(QpKind::Rc, |context| context.recv_cqn = CQ);
+    pair.b.write(Register::PfpeCqack, RECV_CQ.get());
+    create_ceq(&mut pair.b, UNMAPPED);
+    let command = CqCommand { ceq: CEQ, ..pair.b.cq_command(CQ, 256) };
+    pair.b.perform_well(&Operation::CreateCq(command));
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.a.post_send(QPN, &inline(SEND, 0, None, &[1]));
+    pair.settle();
+    pair.b.arm_cq(CQ, NEXT);
+
+    pair.b.perform_well(&Operation::DestroyCeq(DestroyCeq { ceq: CEQ }));
+    create_ceq(&mut pair.b, SOURCE);
+    assert_eq!(pair.b.peek(SOURCE, 8), [0; 8], "the first event is lost");
+    pair.b.arm_cq(CQ, NEXT);
+    assert_eq!(pair.b.peek(SOURCE, 8), (1 << 63 | u64::from(CQ.get())).to_le_bytes());
 }
 
 /// Section 12.2: a full CQ raises one event, and all later CQEs are lost. So does the QP whose CQE is lost first, since
