@@ -216,6 +216,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let Rdma { queues, paths, .. } = rdma;
     let qp = queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     let modify = qp.modify(command.state, context, PathContext { paths, mac })?;
+    let is_suspended = qp.suspended;
     if modify.to == engine::State::Rtr && qp.lacks_peer() && paths.arp_table_is_full() {
         let what = format_args!(
             "neighbour of the QP: ARP entry {} does not exist, so the QP cannot send",
@@ -224,6 +225,12 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
         cx.monitor.ignored(ARP_TABLE_FULL, Some(command.qpn), what, |_| {});
     }
     let runs = modify.to == engine::State::Rts;
+    if is_suspended && modify.notify_drained {
+        // In the engine, a suspended QP is in SQD already. The engine reports a drained send queue only after a
+        // transition from RTS.
+        let restart = engine::Modify { to: engine::State::Rts, notify_drained: false, ..modify };
+        host::modify(rdma, cx, command.qpn, &restart);
+    }
     host::modify(rdma, cx, command.qpn, &modify);
     poll_if_flushed(rdma, cx, command.qpn);
     if runs {
@@ -343,14 +350,12 @@ fn complete_flushed(
 /// Suspends a send queue. Software waits for the `Suspended` event.
 pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &SuspendQp) -> Outcome {
     let qp = rdma.queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
-    let runs = qp.state == QpState::Rts && !qp.suspended;
     qp.suspended = true;
-    if runs {
-        let modify = engine::Modify { notify_drained: true, ..current(rdma, cx, command.qpn)? };
-        host::modify(rdma, cx, command.qpn, &modify);
-    } else {
-        report_suspended(rdma, cx, command.qpn);
-    }
+    let modify = current(rdma, cx, command.qpn)?;
+    host::modify(rdma, cx, command.qpn, &modify);
+    // Section 14.4: irdma expects exactly one event per operation, also if the QP fails or is destroyed. The event must
+    // not wait for outstanding requests, which may fail or wait for a receive of the peer for ever.
+    report_suspended(rdma, cx, command.qpn);
     Ok(Done::Plain)
 }
 

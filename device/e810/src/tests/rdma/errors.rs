@@ -2,7 +2,7 @@
 //! 14.1 and 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
-use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
+use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, SuspendQp};
 
 use super::*;
 
@@ -359,22 +359,66 @@ fn invalid_datagram_fails_locally() {
     }
 }
 
+fn suspend(driver: &mut Driver) {
+    driver.perform_well(&Operation::SuspendQp(SuspendQp { qpn: QPN, ..SuspendQp::default() }));
+}
+
 /// Sections 10.3 (operations 29 and 2A) and 13.3 define suspend and resume.
 #[test]
 fn suspended_qp_reports_event_and_can_resume() {
-    use protocol::hca::e810::rdma::queue_pair::SuspendQp;
     let mut pair = Pair::connected();
-    let command = SuspendQp { qpn: QPN, ..SuspendQp::default() };
-    pair.a.perform_well(&Operation::SuspendQp(command));
+    suspend(&mut pair.a);
     let event = pair.a.next_async_event().unwrap();
     assert_eq!((u16::from(event.code), event.state), (0x900, QpState::Rts));
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
     pair.settle();
     nothing(&mut pair.b);
-    pair.a.perform_well(&Operation::ResumeQp(command));
+    pair.a.perform_well(&Operation::ResumeQp(SuspendQp { qpn: QPN, ..SuspendQp::default() }));
     pair.settle();
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
+}
+
+/// Section 14.4: irdma expects the event of each suspended QP, also if a request that the QP has sent fails later.
+#[test]
+fn suspended_event_precedes_failure_of_outstanding_send() {
+    let mut pair = Pair::connected();
+    let send = pair
+        .a
+        .post_send(QPN, &gather(SIGNALED | WRITE | 0x9999_9900, TARGET, None, &[fragment(SOURCE, 0, 64)]));
+    assert_eq!(pair.a.bus.settle().len(), 1);
+    suspend(&mut pair.a);
+    let event = pair.a.next_async_event().unwrap();
+    assert_eq!((u16::from(event.code), event.state), (0x900, QpState::Rts));
+    let later = pair.a.bus.now + std::time::Duration::from_secs(1);
+    pair.a.bus.advance(later);
+    pair.settle();
+    assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, send));
+}
+
+/// Section 13.3: a move to SQD raises an event when the send queue has drained, also if the QP is suspended.
+#[test]
+fn suspended_qp_reports_that_it_has_drained_for_sqd() {
+    for is_outstanding in [false, true] {
+        let mut pair = Pair::connected();
+        pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+        if is_outstanding {
+            pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+            assert_eq!(pair.a.bus.settle().len(), 1);
+        }
+        suspend(&mut pair.a);
+        assert_eq!(pair.a.next_async_event().map(|event| u16::from(event.code)), Some(0x900));
+        assert_eq!(pair.a.modify_qp(QPN, QpKind::Rc, QpState::Sqd, &context(1)).error, None);
+        assert_eq!(pair.a.next_async_event().is_none(), is_outstanding, "the send queue must have drained");
+        if is_outstanding {
+            let later = pair.a.bus.now + std::time::Duration::from_secs(1);
+            pair.a.bus.advance(later);
+            pair.settle();
+            let event = pair.a.next_async_event().unwrap();
+            assert_eq!((u16::from(event.code), event.state), (0x900, QpState::Sqd));
+            assert!(!pair.sent().error);
+        }
+    }
 }
 
 #[test]
