@@ -179,6 +179,31 @@ fn flush_in_sqd_keeps_requests() {
     nothing(&mut pair.b);
 }
 
+/// Section 14.2: irdma itself completes the requests of a privileged queue pair after a flush, also in SQD. The device
+/// must neither execute nor complete them later.
+#[test]
+fn flush_in_sqd_discards_requests_of_kernel_qp() {
+    let mut pair = Pair::connected();
+    let sqd = pair.b.modify_qp(QPN, QpKind::Rc, QpState::Sqd, &context(2));
+    assert_eq!(sqd.error, None);
+    assert_eq!(pair.b.next_async_event().map(|event| u16::from(event.code)), Some(0x900));
+    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    pair.b.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+    assert_eq!(request_flush(&mut pair.b, 1, 1), 4, "both queues had requests");
+    assert_eq!(codes(&mut pair.b, SEND_CQ), [(true, 1, 1)]);
+    assert_eq!(codes(&mut pair.b, RECV_CQ), [(true, 1, 1)]);
+
+    pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+    assert_eq!(pair.b.modify_qp(QPN, QpKind::Rc, QpState::Rts, &context(2)).error, None);
+    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 8]));
+    pair.settle();
+    nothing(&mut pair.a);
+    nothing(&mut pair.b);
+    assert_eq!(pair.b.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(2)).error, None);
+    wait_us(&mut pair, PERIOD_US);
+    nothing(&mut pair.b);
+}
+
 /// Section 14.2: irdma does not flush a queue pair again that it has flushed in SQD.
 #[test]
 fn qp_flushed_in_sqd_is_flushed_on_error() {
