@@ -183,6 +183,8 @@ impl Frontend for E810 {
     type Counters = Counters;
 
     const KEY: &'static str = "e810";
+    // Section 1.2: `ice` does not write the MAC again when it recovers.
+    const FLR_KEEPS_MAC: bool = true;
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
     const TABLES: &'static [Table<Self>] = &snapshot::tables();
 

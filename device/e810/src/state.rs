@@ -1,7 +1,8 @@
 //! Device state, used by register accesses and admin commands.
 //!
-//! Every reset drops the state in [`function`](super::function). The link settings, the MAC and the DDP package survive
-//! a function reset that the driver requests (PFR). The flash and the LAN statistics survive every reset.
+//! Every reset drops the state in [`function`](super::function). The link settings and the DDP package survive a function
+//! reset that the driver requests (PFR). The MAC survives it too, as well as a PCI function-level reset. The flash and
+//! the LAN statistics survive every reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -33,7 +34,7 @@ pub(super) struct State {
     /// DDP package, which survives a function reset that the driver requests.
     pub(super) package: Package,
     pub(super) link: Link,
-    /// Set if the MAC that the driver wrote has survived a reset. The next command that reads the MAC restores the
+    /// Set if the MAC that the driver wrote may have survived a reset. The next command that reads the MAC restores the
     /// permanent one.
     pub(super) keeps_mac: bool,
     /// Type of the last core or global reset, as in GLGEN_RSTAT.
@@ -104,7 +105,8 @@ impl State {
         self.function = Function::new(&self.setup);
         self.package = Package::default();
         self.link = Link::new(self.setup.options.link_speed);
-        self.keeps_mac = false;
+        // The port keeps the MAC if this is a function-level reset.
+        self.keeps_mac = true;
         self.reset_type = ResetType::default();
     }
 }

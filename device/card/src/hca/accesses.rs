@@ -106,7 +106,11 @@ impl<F: Frontend> Device for Hca<F> {
                 Effect::FunctionLevelReset => {
                     limited!(info, "guest requested a function-level reset");
                     self.trace_reset("function_level");
+                    let mac = self.port.addresses().own.mac;
                     self.power_on();
+                    if F::FLR_KEEPS_MAC {
+                        self.port.set_mac(mac);
+                    }
                 }
             },
         }

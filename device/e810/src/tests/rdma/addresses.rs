@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use card::net::DropReason;
+use card::vfio::server::{Device as _, Region};
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::admin::Opcode;
 use protocol::net::checksum::Checksum;
@@ -102,23 +103,28 @@ fn written_mac_receives_packets_after_recovery() {
     let written = mac(9);
     let mut parameters = [0; 16];
     parameters[2..8].copy_from_slice(&written.0);
-    let [mut a, mut b] = [opened(1), opened(2)];
-    a.succeed(&AdminCommand::direct(Opcode::WriteMac, parameters));
-    a.bring_up(written);
-    open_rdma(&mut a, 1, written);
-    assert_eq!(a.bus.hca.mac(), written);
-    start(&mut a, QPN, QpKind::Rc, &QpContext { source_mac: MacNumber(written), ..context(1) });
-    b.set_neighbour(2, written);
-    start(&mut b, QPN, QpKind::Rc, &context(2));
-    let mut pair = Pair { a, b };
-    pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
-    pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
-    pair.settle();
-    assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
+    for is_function_level in [false, true] {
+        let [mut a, mut b] = [opened(1), opened(2)];
+        a.succeed(&AdminCommand::direct(Opcode::WriteMac, parameters));
+        if is_function_level {
+            a.bus.hca.region_write(Region::Config, 0x68, &[0x10, 0xa8]);
+        }
+        a.bring_up(written);
+        open_rdma(&mut a, 1, written);
+        assert_eq!(a.bus.hca.mac(), written);
+        start(&mut a, QPN, QpKind::Rc, &QpContext { source_mac: MacNumber(written), ..context(1) });
+        b.set_neighbour(2, written);
+        start(&mut b, QPN, QpKind::Rc, &context(2));
+        let mut pair = Pair { a, b };
+        pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+        pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
+        pair.settle();
+        assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 
-    let read = AdminCommand::with_output(Opcode::ReadMac, [0; 16], 16);
-    assert_eq!(pair.a.succeed(&read).buffer[2..], mac(1).0, "a probe must find the permanent MAC");
-    assert_eq!(pair.a.bus.hca.mac(), mac(1));
+        let read = AdminCommand::with_output(Opcode::ReadMac, [0; 16], 16);
+        assert_eq!(pair.a.succeed(&read).buffer[2..], mac(1).0, "a probe must find the permanent MAC");
+        assert_eq!(pair.a.bus.hca.mac(), mac(1));
+    }
 }
 
 /// RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5 and 2.7, define which addresses are invalid as sources.
