@@ -14,7 +14,7 @@ pub type Setup = frontend::Setup<Options>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Number of queue pairs of the NIC, 1 to 256. The driver uses one per guest CPU.
+    /// Number of queue pairs of the NIC, 1 to 256. The driver uses one per guest CPU, and one for flow director.
     #[schemars(with = "u16", range(min = 1, max = 256))]
     pub queues: Queues,
     /// Number of MSI-X vectors, 4 to 2048. Eight plus twice the number of guest CPUs is enough.
@@ -31,7 +31,9 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            queues: Queues(16),
+            // `ice` uses a vector per queue pair of its interface, and one for other causes. It thus runs out of vectors
+            // before it has no queue pair left for flow director, which it reports as an error.
+            queues: Queues(64),
             vectors: MsixVectors(64),
             rdma: true,
             link_speed: LinkSpeed::Gbps100,

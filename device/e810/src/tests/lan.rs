@@ -338,7 +338,7 @@ fn rejects_commands_for_invalid_queues() {
         13,
         "EEXIST: the queue is already enabled"
     );
-    assert_eq!(status(&mut nic, &add_queue(16, vsi, TRANSMIT_RING)), 14, "EINVAL: there are only 16 queues");
+    assert_eq!(status(&mut nic, &add_queue(64, vsi, TRANSMIT_RING)), 14, "EINVAL: there are only 64 queues");
     assert_eq!(status(&mut nic, &add_queue(1, vsi + 1, TRANSMIT_RING)), 2, "ENOENT: the VSI does not exist");
     assert_eq!(status(&mut nic, &disable_queue(1)), 2);
     let mut short = add_queue(1, vsi, TRANSMIT_RING);

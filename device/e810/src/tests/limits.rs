@@ -174,6 +174,14 @@ fn nic_queue_pair_limit_is_enforced() {
     assert_eq!((driver.read(Register::QintRqctl(QUEUES)), unknown_registers(&driver)), (0, 10));
 }
 
+/// Section 6.2: `ice` needs a queue pair for flow director. It uses a vector per queue pair of the interface, and one for
+/// other causes.
+#[test]
+fn default_leaves_queue_pair_for_flow_director() {
+    let Options { queues, vectors, .. } = Options::default();
+    assert!(queues.get() > vectors.get() - 1);
+}
+
 #[test]
 fn msix_vector_limit_is_enforced() {
     const ENABLE_AND_TRIGGER: u32 = 0b101;

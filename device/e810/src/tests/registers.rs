@@ -28,8 +28,8 @@ fn constant_registers_have_values_that_drivers_require() {
         (Register::GlpeCpustatus(0), 0x80),
         (Register::GlpeCpustatus(2), 0x80),
         (Register::PrtdcbGens, 7),
-        // The function owns queues 0 to 15.
-        (Register::PflanRxQalloc, 1 << 31 | 15 << 16),
+        // The function owns queues 0 to 63.
+        (Register::PflanRxQalloc, 1 << 31 | 63 << 16),
     ] {
         driver.write(register, !value);
         assert_eq!(driver.read(register), value, "{register}");

@@ -71,7 +71,7 @@ type Breach = fn(&mut Driver);
 const BREACHES: &[(&Rule, Breach)] = &[
     (&NARROW_WRITE, |driver| driver.bus.store(Bar::Bar0, 0x16_0000, &[1, 0])),
     (&READ_ONLY_WRITE, |driver| driver.write(Register::GlnvmFla, 0)),
-    (&NO_SUCH_QUEUE, |driver| driver.write(Register::QtxCommDbell(16), 1)),
+    (&NO_SUCH_QUEUE, |driver| driver.write(Register::QtxCommDbell(64), 1)),
     (&RING_MOVED, |driver| {
         driver.write(Register::PfFwAtqbah, 1 << 20);
         driver.write(Register::PfFwAtqt, 1);
