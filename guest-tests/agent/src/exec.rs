@@ -7,7 +7,8 @@ mod terminal;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::command::Running;
@@ -81,10 +82,34 @@ impl Host {
 
     /// Sends a frame. Blocks while the host is not reading.
     fn send(&self, frame: &ToHost) {
-        let mut port = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // If no host is connected, the frame is lost.
-        let _ = port.write_all(&frame.to_bytes()).and_then(|()| port.flush());
+        write(&mut *self.lock(), frame);
     }
+
+    /// Sends the last frame of a command.
+    fn send_last(&self, frame: &ToHost, has_ended: &AtomicBool) {
+        let mut port = self.lock();
+        has_ended.store(true, Ordering::Relaxed);
+        write(&mut *port, frame);
+    }
+
+    /// Sends a frame of a command, unless its last frame has been sent. The host would take a later frame for one of
+    /// the next command.
+    fn send_before_last(&self, frame: &ToHost, has_ended: &AtomicBool) {
+        // The lock orders the accesses to the flag.
+        let mut port = self.lock();
+        if !has_ended.load(Ordering::Relaxed) {
+            write(&mut *port, frame);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, dyn Write + Send + 'static> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write(port: &mut dyn Write, frame: &ToHost) {
+    // If no host is connected, the frame is lost.
+    let _ = port.write_all(&frame.to_bytes()).and_then(|()| port.flush());
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -78,7 +79,8 @@ impl Running {
         };
         let (input, chunks) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(0));
-        feed(host, stdin, &end, chunks, &waiting, terminal.is_some());
+        let has_ended = Arc::new(AtomicBool::new(false));
+        feed(host, stdin, &end, chunks, (&waiting, &has_ended), terminal.is_some());
         let group = Arc::new(Group(Mutex::new(Some(child))));
         let (host, waited) = (host.clone(), Arc::clone(&group));
         std::thread::spawn(move || {
@@ -86,7 +88,7 @@ impl Running {
             for thread in outputs {
                 let _ = thread.join();
             }
-            host.send(&ToHost::Ended(status));
+            host.send_last(&ToHost::Ended(status), &has_ended);
         });
         Ok(Self { command: group, input: Some(input), waiting, terminal })
     }
@@ -278,16 +280,18 @@ fn output(
     })
 }
 
-/// Writes input to the command until the input ends. Discards input that the command no longer reads.
+/// Writes input to the command until the input ends. Discards input that the command no longer reads, and does not
+/// acknowledge input after the command has ended.
 fn feed(
     host: &Host,
     target: Option<File>,
     end: &Arc<OwnedFd>,
     chunks: Receiver<Vec<u8>>,
-    waiting: &Arc<Mutex<usize>>,
+    (waiting, has_ended): (&Arc<Mutex<usize>>, &Arc<AtomicBool>),
     is_terminal: bool,
 ) {
-    let (host, end, waiting) = (host.clone(), Arc::clone(end), Arc::clone(waiting));
+    let (host, end) = (host.clone(), Arc::clone(end));
+    let (waiting, has_ended) = (Arc::clone(waiting), Arc::clone(has_ended));
     std::thread::spawn(move || {
         let mut target = target.filter(|target| set_nonblocking(target).is_ok());
         for chunk in chunks {
@@ -297,7 +301,8 @@ fn feed(
                 target = None;
             }
             *lock(&waiting) -= chunk.len();
-            host.send(&ToHost::Taken(u32::try_from(chunk.len()).unwrap_or(u32::MAX)));
+            let taken = ToHost::Taken(u32::try_from(chunk.len()).unwrap_or(u32::MAX));
+            host.send_before_last(&taken, &has_ended);
         }
         if is_terminal && let Some(open) = &mut target {
             // On a terminal, a control character signals the end of the input.

@@ -199,3 +199,17 @@ fn end_of_input_reaches_program_on_terminal() {
     assert!(output.ends_with("over\r\n") && output.contains("line"), "{output:?}");
     assert_eq!(status, ExitStatus::Code(0));
 }
+
+#[test]
+fn ended_command_acknowledges_no_more_input() {
+    let mut port = Port::open();
+    // The child keeps the input open, but does not read it.
+    port.start("exec 3<&0; sleep 5 <&3 >/dev/null 2>&1 & echo started", None);
+    for _ in 0..INPUT_WINDOW / MAX_PAYLOAD {
+        port.send(&ToGuest::Input(vec![b'x'; MAX_PAYLOAD]));
+    }
+    assert_eq!(port.rest().2, ExitStatus::Code(0));
+    // The thread that writes the input gives up during this command, which has received no input to acknowledge.
+    port.start("sleep 1", None);
+    assert_eq!(port.next(), ToHost::Ended(ExitStatus::Code(0)));
+}

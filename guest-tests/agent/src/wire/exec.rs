@@ -4,7 +4,8 @@
 //! Besides the port on which the agent receives each [`Request`](super::Request), a guest may have ports whose names
 //! consist of [`EXEC_PORT_PREFIX`] and a number. On each of these ports, the host starts a command with
 //! [`ToGuest::Start`]. The guest replies with [`ToHost::Started`] and later [`ToHost::Ended`], or with
-//! [`ToHost::Failed`]. The port is then free for the next command. Frames for a command that has ended are ignored.
+//! [`ToHost::Failed`]. The port is then free for the next command. Frames for a command that has ended are ignored, and
+//! the guest sends none.
 //!
 //! A frame consists of a kind byte, the payload length as a 32-bit little-endian number, and at most [`MAX_PAYLOAD`]
 //! bytes of payload. Output stays in the guest until the host reads the port. Unread input would delay signals, so the
