@@ -2,9 +2,12 @@
 //!
 //! Some software polls its memory instead of waiting for the completion of a WRITE. It polls the last byte of a
 //! message, or all bytes of a short message, and may modify the memory as soon as it has seen the data. Each write
-//! therefore stores its last bytes in order, after all other bytes, and stores each byte only once. `memcpy` is
-//! unsuitable because it may store bytes in any order, or store a byte twice and thereby overwrite a modification by
-//! software.
+//! therefore stores its last bytes after all other bytes and after all earlier writes, and stores each byte only once.
+//! `memcpy` is unsuitable because it may store bytes in any order, or store a byte twice and thereby overwrite a
+//! modification by software.
+//!
+//! Other software polls an aligned word, such as a counter, and must not see part of an update. On hardware, updates of
+//! aligned words of four bytes are visible as a whole (PCI Express Base Specification 3.0, section 2.4.3).
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -46,26 +49,46 @@ pub(super) fn put_shared(to: &VolatileSlice<'_>, from: VolatileSlice<'_>) {
     put_end(to, body_len, end.get(..end_len).unwrap_or_default());
 }
 
-/// Stores the last bytes of a write, which begin at offset `at` of `to`, in order.
+/// Stores the last bytes of a write, which begin at offset `at` of `to`. The last aligned unit of up to eight bytes
+/// becomes visible after all earlier stores.
 #[inline(always)]
 fn put_end(to: &VolatileSlice<'_>, at: usize, end: &[u8]) {
-    let (pairs, rest) = end.as_chunks::<16>();
-    store(to, at, pairs);
-    if rest.is_empty() {
-        return;
-    }
-    let (words, bytes) = rest.as_chunks::<8>();
-    store(to, at + end.len() - rest.len(), words);
-    // `copy_from` does not use `memcpy` for fewer than 8 bytes.
-    store(to, at + end.len() - bytes.len(), bytes);
+    let last_len = match end.len() % 8 {
+        0 => end.len().min(8),
+        part => 1 << part.trailing_zeros(),
+    };
+    let (body, last) = end.split_at(end.len() - last_len);
+    put_units(to, at, body);
+    // x86 keeps stores in order, but other CPUs do not.
+    fence(Ordering::Release);
+    put_units(to, at + body.len(), last);
 }
 
-/// Stores each item with one or more non-overlapping stores.
-#[inline]
-fn store<T: ByteValued>(to: &VolatileSlice<'_>, at: usize, items: &[T]) {
-    if !items.is_empty()
+/// Stores the bytes in order, in units of decreasing length. Each unit of at most eight bytes is stored with a single
+/// store, even if its source is not aligned. `copy_from` would divide an unaligned word of bytes.
+#[inline(always)]
+fn put_units(to: &VolatileSlice<'_>, at: usize, bytes: &[u8]) {
+    let mut rest = store::<16>(to, (at, bytes));
+    if !rest.1.is_empty() {
+        rest = store::<8>(to, rest);
+        rest = store::<4>(to, rest);
+        rest = store::<2>(to, rest);
+        store::<1>(to, rest);
+    }
+}
+
+/// Stores the whole units of `LEN` bytes at the beginning of `bytes` to offset `at` of `to`. Returns the offset of the
+/// remaining bytes, and these bytes.
+#[inline(always)]
+fn store<'a, const LEN: usize>(to: &VolatileSlice<'_>, (at, bytes): (usize, &'a [u8])) -> (usize, &'a [u8])
+where
+    [u8; LEN]: ByteValued,
+{
+    let (units, rest) = bytes.as_chunks::<LEN>();
+    if !units.is_empty()
         && let Ok(to) = to.offset(at)
     {
-        to.copy_from(items);
+        to.copy_from(units);
     }
+    (at + bytes.len() - rest.len(), rest)
 }

@@ -364,6 +364,38 @@ fn aligned_words_are_read_atomically() {
     });
 }
 
+/// Software polls the last word of a WRITE, whose source in a received packet is not aligned.
+#[test]
+fn last_aligned_word_is_written_atomically() {
+    for (len, word) in [(2, 2), (4, 4), (8, 8), (12, 4), (20, 4), (24, 8)] {
+        let [device, software] = shared_memory(0, 1);
+        let stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let device = device;
+                let packets = [0, 0xff].map(|byte| vec![byte; 32]);
+                for packet in packets.iter().cycle().take_while(|_| !stopped.load(Ordering::Relaxed)) {
+                    device.write(iova(64), &packet[1..=len]).unwrap();
+                }
+            });
+            // Limit the loop to half a second, as above.
+            let begun = Instant::now();
+            let (mut torn, mut changes, mut before) = (None, 0, 0);
+            while torn.is_none() && changes < 100_000 && begun.elapsed() < Duration::from_millis(500) {
+                let mut buffer = [0; 8];
+                let last = &mut buffer[..word];
+                software.read(iova(64 + (len - word) as u64), last).unwrap();
+                changes += u32::from(last[0] != before);
+                before = last[0];
+                let is_whole = last.iter().all(|byte| *byte == last[0]);
+                torn = (!is_whole).then_some(buffer);
+            }
+            stopped.store(true, Ordering::Relaxed);
+            assert_eq!(torn, None, "{len} bytes");
+        });
+    }
+}
+
 /// A peer grants credits to an rsocket by WRITE, and software modifies the credits in place. If the device stored a
 /// byte twice, the second store could undo the modification.
 #[test]
