@@ -26,11 +26,11 @@ use engine::PayloadRef;
 use protocol::ids::Iova;
 use smallvec::SmallVec;
 use thiserror::Error;
-use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
+use vm_memory::{Bytes, VolatileMemory, VolatileSlice};
 
 use self::file::MappedFile;
 pub use self::guest_range::GuestRange;
-use self::load::take;
+use self::load::{append, take};
 use self::map::{DmaMap, Location};
 use self::store::{put, put_shared};
 use super::limits::Limits;
@@ -265,7 +265,7 @@ impl GuestMemory {
     pub fn append(&self, iova: Iova, len: usize, out: &mut Vec<u8>) -> Result<(), DmaError> {
         let before = out.len();
         if let Some(piece) = self.in_one_window(iova, len, readable)
-            && out.write_all_volatile(&piece.bytes).is_ok()
+            && append(&piece.bytes, out)
             && !piece.file.is_lost()
         {
             return Ok(());
@@ -306,7 +306,9 @@ impl GuestMemory {
         let before = out.len();
         let pieces = self.pieces(iova, len, readable).ok_or(error)?;
         for piece in &pieces {
-            out.write_all_volatile(&piece.bytes).map_err(|_| error)?;
+            if !append(&piece.bytes, out) {
+                return Err(error);
+            }
         }
         check_all(&pieces, error).inspect_err(|_| out.truncate(before))
     }

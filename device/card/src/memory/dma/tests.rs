@@ -333,8 +333,10 @@ fn located_ranges_cover_windows_and_show_later_writes() {
     assert!(memory.locate(iova(0), 1, &mut ranges).is_err(), "bus mastering is disabled");
 }
 
-#[test]
-fn aligned_words_are_read_atomically() {
+/// Reads a word that software changes concurrently. `read` copies `len` bytes at bus address 64 to offset `shift` of an
+/// aligned buffer, and returns the buffer.
+#[track_caller]
+fn assert_words_are_read_whole(read: impl Fn(&GuestMemory, usize, usize) -> Vec<u8>) {
     let [device, software] = shared_memory(0, 1);
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -350,8 +352,7 @@ fn aligned_words_are_read_atomically() {
         let (mut torn, mut changes, mut before) = (None, 0, 0);
         while torn.is_none() && changes < 100_000 && begun.elapsed() < Duration::from_millis(500) {
             for (shift, len) in (0..8).flat_map(|shift| [2, 4, 8].map(|len| (shift, len))) {
-                let mut buffer = [0; 16];
-                device.read(iova(64), &mut buffer[shift..shift + len]).unwrap();
+                let buffer = read(&device, shift, len);
                 let word = &buffer[shift..shift + len];
                 changes += u32::from(word[0] != before);
                 before = word[0];
@@ -361,6 +362,26 @@ fn aligned_words_are_read_atomically() {
         }
         stopped.store(true, Ordering::Relaxed);
         assert_eq!(torn, None);
+    });
+}
+
+#[test]
+fn aligned_words_are_read_atomically() {
+    assert_words_are_read_whole(|device, shift, len| {
+        let mut buffer = vec![0; 16];
+        device.read(iova(64), &mut buffer[shift..shift + len]).unwrap();
+        buffer
+    });
+}
+
+/// The payload of a READ response follows headers of any length.
+#[test]
+fn aligned_words_are_appended_atomically() {
+    assert_words_are_read_whole(|device, shift, len| {
+        let mut buffer = Vec::with_capacity(16);
+        buffer.resize(shift, 0);
+        device.append(iova(64), len, &mut buffer).unwrap();
+        buffer
     });
 }
 
