@@ -35,6 +35,8 @@ pub(crate) struct Daemon {
     path: PathBuf,
     /// Maximum time from the start of a request to the end of its response.
     timeout: Duration,
+    /// Whether a request has been sent whose whole response has not been received. The response may still arrive.
+    is_pending: bool,
 }
 
 impl Daemon {
@@ -43,7 +45,7 @@ impl Daemon {
         match LimitedStream::connect(path, timeout) {
             Ok(stream) => {
                 let answers = BufReader::new(stream).take(MAX_ANSWERS_LEN);
-                Ok(Self { answers, path: path.to_owned(), timeout })
+                Ok(Self { answers, path: path.to_owned(), timeout, is_pending: false })
             }
             Err(error) if is_late(&error) => bail!(too_late(path, timeout)),
             Err(error) => bail!(
@@ -61,10 +63,17 @@ impl Daemon {
 
     /// Sends a request and returns the response. If the response is an error, returns it as `Err`.
     pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
+        if self.is_pending {
+            // On a new connection, the late response cannot be taken for the response to this request.
+            let left = self.answers.limit();
+            *self = Self::connect(&self.path, self.timeout)?;
+            self.answers.set_limit(left);
+        }
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         let stream = self.answers.get_mut().get_mut();
         stream.deadline = Instant::now() + self.timeout;
+        self.is_pending = true;
         // Read the response even if the write failed: hcad sends a reason before closing a connection that it rejects.
         let sent = stream.write_all(&line);
         let mut answer = Vec::new();
@@ -78,6 +87,7 @@ impl Daemon {
             sent.and(received).context("hcad closed the connection")?;
             bail!("hcad closed the connection");
         }
+        self.is_pending = answer.last() != Some(&b'\n');
         match serde_json::from_slice(&answer).context("cannot parse the response from hcad")? {
             Response::Error(problem) => bail!(problem),
             response => Ok(response),

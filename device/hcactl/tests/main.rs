@@ -127,3 +127,30 @@ fn endless_response_is_rejected() {
         "hcactl: the response from hcad exceeds the size limit\n"
     );
 }
+
+/// A device that is busy may respond after the time limit. `top` then lists the device without its counters.
+#[test]
+fn late_response_does_not_answer_next_request() {
+    const DEVICES: &str = r#"{"devices":[{"id":1,"interface":"mthca","mac":"02:00:00:00:00:01","ipv4":"10.77.0.1",
+        "ipv6":"fe80::1","connected":true,"state":"running","restarts":0,"port":"up"}]}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                for request in BufReader::new(&stream).lines().map_while(Result::ok) {
+                    let is_late = request.contains("counters");
+                    thread::sleep(Duration::from_millis(if is_late { 1000 } else { 0 }));
+                    let answer = if is_late { r#"{"error":"late"}"# } else { DEVICES };
+                    // The write fails if the client has disconnected.
+                    let _ = writeln!(&stream, "{}", answer.replace('\n', ""));
+                }
+            });
+        }
+    });
+    let output = run(&path, &["--timeout", "0.5", "top", "--once", "--every", "0.1"]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("mthca"), "{text}");
+}
