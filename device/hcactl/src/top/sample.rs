@@ -1,6 +1,6 @@
 //! Activity of devices and queue pairs between two polls of a daemon.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use card::frontend::snapshot::{Peer, QpCounters, QpRow};
@@ -16,7 +16,8 @@ const MAX_QPS: usize = 1024;
 /// Counters obtained from one poll.
 pub(super) struct Sample {
     at: Instant,
-    devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
+    /// Devices and their totals; `None` if the device did not respond.
+    devices: Vec<(DeviceRow, Option<Totals>)>,
     qps: Vec<(u16, QpRow)>,
     /// Whether a device has at least [`MAX_QPS`] queue pairs, in which case some may be missing.
     pub(super) truncated: bool,
@@ -82,7 +83,7 @@ impl Sample {
             if row.state == DeviceState::Running
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
-                counted = Some(Box::new(counters));
+                counted = Some(Totals::of(&counters));
                 sample.truncated |= sample.list(daemon, row.id).unwrap_or(false);
             }
             sample.devices.push((row, counted));
@@ -101,14 +102,17 @@ impl Sample {
         Ok(count >= MAX_QPS)
     }
 
-    /// Returns the activity since `before`. New devices and queue pairs are counted from zero.
+    /// Returns the activity since `before`. New devices and queue pairs are counted from zero. The activity of a device
+    /// that did not respond to one of the polls is unknown, and shown as 0.
     pub(super) fn since(&self, before: &Self) -> View {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let devices = self.devices.iter().map(|(row, counted)| {
             let earlier = before.devices.iter().find(|(other, _)| other.id == row.id);
-            let earlier =
-                earlier.and_then(|(_, counted)| counted.as_deref()).map(Totals::of).unwrap_or_default();
-            let now = counted.as_deref().map(Totals::of).unwrap_or(earlier);
+            let earlier = match earlier {
+                Some((_, earlier)) => earlier.or(*counted).unwrap_or_default(),
+                None => Totals::default(),
+            };
+            let now = counted.unwrap_or(earlier);
             let rate = |of: fn(&Totals) -> u64| counters::rate(of(&earlier), of(&now), seconds);
             let (state, is_healthy) = state(row);
             DeviceLine {
@@ -127,9 +131,12 @@ impl Sample {
         });
         let earlier: HashMap<_, _> =
             before.qps.iter().map(|(device, row)| ((*device, row.qpn), row.counters)).collect();
+        let silent: HashSet<u16> =
+            before.devices.iter().filter_map(|(row, counted)| counted.is_none().then_some(row.id)).collect();
         let qps = self.qps.iter().map(|(device, row)| {
-            let earlier = earlier.get(&(*device, row.qpn)).copied().unwrap_or_default();
             let now = &row.counters;
+            let unknown = silent.contains(device).then_some(*now);
+            let earlier = earlier.get(&(*device, row.qpn)).copied().or(unknown).unwrap_or_default();
             let rate = |of: fn(&QpCounters) -> u64| counters::rate(of(&earlier), of(now), seconds);
             QpLine {
                 device: *device,
@@ -210,4 +217,62 @@ fn state(row: &DeviceRow) -> (&'static str, bool) {
 
 fn peer(Peer { qpn, ip, .. }: &Peer) -> String {
     format!("{ip} {qpn:#x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Returns a sample of a device with a QP. `total` is the number of bytes sent and of completed requests, or `None`
+    /// if the device did not respond.
+    fn sample(at: Instant, total: Option<u64>) -> Sample {
+        let row = json!({
+            "id": 1, "interface": "mthca", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1", "ipv6": "fe80::1",
+            "connected": true, "state": "running", "restarts": 0, "port": "up",
+        });
+        let totals = total.map(|sent| Totals { sent, ..Totals::default() });
+        let qp = |total| {
+            let counters = QpCounters { sends_completed: total, ..QpCounters::default() };
+            let row = json!({
+                "qpn": 5, "state": "rts", "service": "rc", "pd": 1, "send_psn": 0, "unacked_psn": 0,
+                "expected_psn": 0, "send_cqn": 1, "recv_cqn": 1, "send_slots": 8, "send_waiting": 0,
+                "recv_slots": 8, "remote_rights": [], "max_rd_atomic": 1, "max_dest_rd_atomic": 1,
+                "counters": counters,
+            });
+            (1, serde_json::from_value(row).unwrap())
+        };
+        Sample {
+            at,
+            devices: vec![(serde_json::from_value(row).unwrap(), totals)],
+            qps: total.into_iter().map(qp).collect(),
+            truncated: false,
+        }
+    }
+
+    #[test]
+    fn rates_are_zero_after_poll_without_response() {
+        let begun = Instant::now();
+        let polls = [Some(1000), None, Some(5000), Some(5700)];
+        let polls: Vec<Sample> = (0..)
+            .zip(polls)
+            .map(|(second, total)| sample(begun + Duration::from_secs(second), total))
+            .collect();
+        let rates: Vec<(String, Vec<String>)> = polls
+            .windows(2)
+            .map(|pair| {
+                let View { devices, qps, .. } = pair[1].since(&pair[0]);
+                let text = |rate: f64| format!("{rate:.0}");
+                (text(devices[0].sent), qps.iter().map(|qp| text(qp.sends)).collect())
+            })
+            .collect();
+        let of =
+            |rate: &str, qps: &[&str]| (rate.to_owned(), qps.iter().map(|qp| (*qp).to_owned()).collect());
+        assert_eq!(rates, [of("0", &[]), of("0", &["0"]), of("700", &["700"])]);
+        let nothing = Sample { devices: Vec::new(), ..sample(begun, None) };
+        assert_eq!(format!("{:.0}", polls[0].since(&nothing).devices[0].sent), "1000000", "a new device");
+    }
 }
