@@ -354,6 +354,7 @@ impl Fabric for RingFabric {
         if sent == Sent::Blocked {
             // Copy the payload of the remaining frames, because software may overwrite it before they are sent.
             batch.settle();
+            batch.reclaim();
         }
         for link in self.links.iter_mut().flatten() {
             self.stats.tx_calls += u64::from(link.publish());

@@ -95,7 +95,10 @@ impl Fabric for TapFabric {
             self.stats.tx_calls += 1;
             match rustix::io::write(&self.tap, batch.slice(first.start..first.end)) {
                 Ok(_) => self.stats.tx_frames += 1,
-                Err(Errno::AGAIN) => return Sent::Blocked,
+                Err(Errno::AGAIN) => {
+                    batch.reclaim();
+                    return Sent::Blocked;
+                }
                 Err(Errno::INTR) => continue,
                 Err(error) => {
                     self.stats.tx_refused += 1;
@@ -177,7 +180,31 @@ fn mtu(interface: &InterfaceName) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use super::*;
+
+    /// Each turn adds frames to those that the interface did not accept, so the batch never becomes empty.
+    #[test]
+    fn slow_interface_does_not_grow_buffer_of_batch() {
+        let (tap, network) = UnixDatagram::pair().unwrap();
+        tap.set_nonblocking(true).unwrap();
+        let mut fabric = TapFabric::on(tap.into());
+        let mut frames = TxBatch::default();
+        let turns = 1000;
+        for _ in 0..turns {
+            while frames.len() < 1000 {
+                frames.push(&[9; 1500]);
+            }
+            assert_eq!(fabric.send(&mut frames), Sent::Blocked);
+            for _ in 0..5 {
+                network.recv(&mut [0; 1500]).unwrap();
+            }
+        }
+        assert!(fabric.stats().tx_frames > 3 * turns);
+        let len = frames.buffer().len();
+        assert!(len < 4 * frames.bytes(), "{len} bytes for {} frames", frames.len());
+    }
 
     #[test]
     fn path_mtu_is_largest_that_fits() {

@@ -454,8 +454,8 @@ impl TxBatch {
         &self.bytes[range]
     }
 
-    /// Drops the first `frames` frames and makes their memory available again, once all frames or at least half of the
-    /// buffer have been dropped.
+    /// Drops the first `frames` frames. Their memory is reused once all frames have been dropped, or after
+    /// [`TxBatch::reclaim`].
     pub(super) fn advance(&mut self, frames: usize) {
         if self.detached_bytes > 0 {
             let sent: usize = self.frames.range(..frames).map(|frame| frame.detached_len as usize).sum();
@@ -463,13 +463,12 @@ impl TxBatch {
         }
         self.frames.drain(..frames);
         self.reset_if_empty();
-        self.reclaim();
     }
 
-    /// Moves the remaining frames to the start of the buffer if at least as many bytes precede them. Without this, the
-    /// buffer would grow for as long as a congested fabric leaves some of the frames in the batch. A ring member could
-    /// prolong this at will.
-    fn reclaim(&mut self) {
+    /// Moves the remaining frames to the start of the buffer if at least as many bytes precede them. A fabric calls this
+    /// when it is [blocked](super::Sent::Blocked). Otherwise, the buffer would grow for as long as the fabric leaves
+    /// some of the frames in the batch. A ring member could prolong this at will.
+    pub(super) fn reclaim(&mut self) {
         let sent_len = self.frames.front().map_or(0, |frame| frame.start);
         if sent_len < MIN_RECLAIMED_LEN.max(self.bytes.len() - sent_len) {
             return;
@@ -635,12 +634,23 @@ pub(super) mod tests {
             batch.advance(1);
             assert_eq!(batch.iter().next(), Some((A, &*plain)));
             batch.advance(1);
+            batch.reclaim();
         }
         let len = batch.buffer().len();
         assert!(len < 4 * MIN_RECLAIMED_LEN, "{len} bytes for one frame");
         batch.settle();
         let frames: Vec<_> = batch.iter().map(|(_, frame)| frame.to_vec()).collect();
         assert_eq!(frames, [whole_frame()]);
+    }
+
+    /// A socket takes a long batch in several runs. Moving the rest after each run would copy most of the batch.
+    #[test]
+    fn frames_stay_in_place_unless_fabric_is_blocked() {
+        let mut batch = batch(&[(A, 4096); 64]);
+        batch.advance(48);
+        assert_eq!(batch.front().unwrap().start, 48 * 4096);
+        batch.reclaim();
+        assert_eq!((batch.front().unwrap().start, batch.buffer().len()), (0, 16 * 4096));
     }
 
     #[test]

@@ -310,7 +310,10 @@ impl Fabric for UdpFabric {
                     let run = self.run_for(now, peer, batch);
                     match self.transmit_run(peer, batch, &run) {
                         Transmitted::Done => run.frames,
-                        Transmitted::Blocked => return Sent::Blocked,
+                        Transmitted::Blocked => {
+                            batch.reclaim();
+                            return Sent::Blocked;
+                        }
                         Transmitted::RunRefused => continue,
                     }
                 }
