@@ -8,13 +8,18 @@ pub(super) fn in_terms_of_json(message: &str) -> String {
     let message = message.replace(ADDRESS_SYNTAX, "expected a numeric IP address with a port (ADDRESS:PORT)");
     let Some((found, expected)) = message.rsplit_once(", expected ") else { return message };
     let (expected, position) = expected.split_at(expected.rfind(" at line ").unwrap_or(expected.len()));
-    let integer = |max: u32| format!("an integer from 0 to {max}");
-    let expected = match expected.split(' ').next() {
+    let (min, kind) = match expected.strip_prefix("a nonzero ") {
+        Some(kind) => (1, kind),
+        None => (0, expected),
+    };
+    let integer = |max: u32| format!("an integer from {min} to {max}");
+    let expected = match kind.split(' ').next() {
         Some("struct") => "an object {\"KEY\": ...}".to_owned(),
         Some("u8") => integer(u8::MAX.into()),
         Some("u16") => integer(u16::MAX.into()),
         Some("u32") => integer(u32::MAX),
-        Some("u64" | "usize") => "an integer that is not negative".to_owned(),
+        Some("u64" | "usize") => format!("an integer that is {min} or more"),
+        Some("f64") => "a number".to_owned(),
         Some("path") => "a path".to_owned(),
         _ => expected.to_owned(),
     };
@@ -29,6 +34,7 @@ mod tests {
 
     use super::super::tests::{check, device};
     use super::super::{DeviceConfig, SocketsEntry};
+    use super::in_terms_of_json;
 
     #[test]
     fn messages_describe_expected_json() {
@@ -72,6 +78,23 @@ mod tests {
         ] {
             let error = check(&entry).unwrap_err();
             assert!(error.starts_with(&expected), "{error} should start with {expected}");
+        }
+    }
+
+    #[test]
+    fn messages_describe_expected_numbers() {
+        for (kind, expected) in [
+            ("u8", "an integer from 0 to 255"),
+            ("u64", "an integer that is 0 or more"),
+            ("a nonzero u32", "an integer from 1 to 4294967295"),
+            ("a nonzero u64", "an integer that is 1 or more"),
+            ("f64", "a number"),
+        ] {
+            for position in ["", " at line 1 column 2"] {
+                let message = format!("invalid type: string \"x\", expected {kind}{position}");
+                let described = format!("invalid type: string \"x\", expected {expected}{position}");
+                assert_eq!(in_terms_of_json(&message), described);
+            }
         }
     }
 
