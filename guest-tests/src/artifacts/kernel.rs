@@ -97,7 +97,7 @@ impl Kernel {
                 let modules = folder.canonicalize().with_context(|| {
                     let suites = [Suite::Trixie, Suite::TrixieBackports].map(|suite| suite.name()).join(", ");
                     format!(
-                        "'{}' is not a Debian kernel ({suites}), and not the path of a kernel",
+                        "'{}' is neither a Debian kernel ({suites}) nor the path of a kernel",
                         folder.display()
                     )
                 })?;
@@ -256,7 +256,7 @@ mod tests {
         let error =
             format!("{:#}", Kernel::obtain(Path::new("/nonexistent"), Arch::Amd64, &choice).unwrap_err());
         let expected =
-            "'6.12' is not a Debian kernel (trixie, trixie-backports), and not the path of a kernel: No such";
+            "'6.12' is neither a Debian kernel (trixie, trixie-backports) nor the path of a kernel: No such";
         assert!(error.starts_with(expected), "{error}");
     }
 

@@ -340,7 +340,7 @@ mod tests {
         let (cache, missing) = (folder.path().join("cache"), folder.path().join("missing"));
         let overrides = Overrides { kernel: KernelChoice::Path(missing.clone()), ..Overrides::default() };
         let error = format!("{:#}", Artifacts::obtain(&cache, &overrides).unwrap_err());
-        assert!(error.starts_with(&format!("'{}' is not", missing.display())), "{error}");
+        assert!(error.starts_with(&format!("'{}' is neither", missing.display())), "{error}");
         assert!(!cache.exists());
     }
 
