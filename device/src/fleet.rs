@@ -62,7 +62,7 @@ pub enum FleetError {
     Hung { names: Vec<String> },
 }
 
-/// What a reload needs.
+/// The origin of the configuration, for reloads.
 pub struct Origin {
     /// The configuration file. `None` if it cannot be read again, or if the command line describes the device.
     pub path: Option<PathBuf>,

@@ -26,11 +26,25 @@ pub struct DeviceArgs {
     id: Option<u16>,
 
     /// Use the UDP fabric and listen on this address and port
-    #[arg(long, help_heading = SINGLE, value_name = "ADDR:PORT", requires = "frontend", group = "fabric", conflicts_with = "config")]
+    #[arg(
+        long,
+        help_heading = SINGLE,
+        value_name = "ADDR:PORT",
+        requires = "frontend",
+        group = "fabric",
+        conflicts_with = "config"
+    )]
     udp: Option<SocketAddr>,
 
     /// Use the tap fabric with this tap interface
-    #[arg(long, help_heading = SINGLE, value_name = "INTERFACE", requires = "frontend", group = "fabric", conflicts_with = "config")]
+    #[arg(
+        long,
+        help_heading = SINGLE,
+        value_name = "INTERFACE",
+        requires = "frontend",
+        group = "fabric",
+        conflicts_with = "config"
+    )]
     tap: Option<String>,
 
     /// Add a UDP peer (repeatable)

@@ -28,8 +28,8 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// Parses a packet. Returns `None` unless the packet is a UD datagram without immediate data, its payload has the
-    /// length of a MAD, and its destination QP accepts datagrams from its sender.
+    /// Parses a packet for QP0 or QP1. Returns `None` unless the packet is a UD datagram without immediate data whose
+    /// payload has the length of a MAD, and the destination QP accepts its source QP or its Q_Key.
     pub fn of(packet: &Packet<'_>, source: Lid, destination: Lid) -> Option<Self> {
         let Ext::Deth(Deth { qkey, src_qp: source_qp }) = packet.ext else { return None };
         let mad: Mad = packet.payload.try_into().ok()?;

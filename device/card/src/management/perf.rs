@@ -83,7 +83,7 @@ impl Perf {
         Ok(())
     }
 
-    /// Returns the PortCounters attribute without its port and its mask.
+    /// Returns the PortCounters attribute since software last reset the counters, without its port and its mask.
     pub(super) fn since_reset(&self, now: &Counters) -> PortCounters {
         now.since(&self.base).attribute()
     }

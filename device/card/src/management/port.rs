@@ -383,8 +383,8 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
-        // DISABLED disables the link until POLLING enables it. POLLING retrains an active link, and so does DOWN without
-        // a physical state: the link goes down and comes back up.
+        // DISABLED disables the link until POLLING enables it. POLLING takes an active link down and back up, as does
+        // DOWN without a physical state.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
                 self.disabled = true;

@@ -49,7 +49,7 @@ pub enum FrameKind {
     Other,
 }
 
-/// Error for a word in a filter of frames that no opcode contains, so that the filter would match nothing.
+/// Error for a word in a capture filter that no opcode name contains, and that would therefore match nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "no opcode name contains \"{}\"; examples of names are \"RC SEND Only\" and \"RC Acknowledge\" (ACK or NAK)",
@@ -75,7 +75,7 @@ impl TraceFilter {
 }
 
 impl CaptureFilter {
-    /// Checks that the name of some opcode contains each word.
+    /// Checks that each word is part of at least one opcode name.
     ///
     /// # Errors
     /// [`UnknownOpcodeError`] for the first word that no name contains.

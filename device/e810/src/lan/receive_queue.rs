@@ -250,8 +250,8 @@ impl ReceiveQueue {
         let fitting = |len: usize| len.checked_sub(stripped).filter(|len| *len <= most);
         match self.context.split {
             Split::No | Split::Reserved => None,
-            // If a layer does not fit, use the next outer layer. `ice` builds a frame around its header buffer, and
-            // leaves no room for that in the data buffer, so the headers must never be empty.
+            // If a layer does not fit, use the next outer layer. `ice` builds a packet around its header buffer,
+            // because the data buffers have no headroom and no tailroom. The headers must therefore never be empty.
             Split::Headers => {
                 let points = checks::split_points(frame, layers, &self.context);
                 points.into_iter().flatten().find_map(fitting)

@@ -276,7 +276,7 @@ fn qp0_receives_only_mads_from_qp0() {
     context.kind = 7;
     user.connect(&context);
     user.post_recv(0x200, 296);
-    // Software is given a second to get ready.
+    // In the first second after the port is opened, the agents answer instead of software.
     user.advance(engine::Instant::from_nanos(2_000_000_000));
     let get = port::get(1, port::PORT_INFO, 1);
     let set = [&get[..3], &[2], &get[4..]].concat();

@@ -118,9 +118,9 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or directory to an archive as `name`, except the directory `excluded`. Omits the sockets in a directory,
-/// as tar does, because they are useless without their process. Repositories contain some, such as Git's
-/// `fsmonitor--daemon.ipc`.
+/// Writes a file or directory to an archive as `name`, except the directory `excluded`. Omits sockets in directories,
+/// as tar does, because they are useless without their process. For example, Git creates the socket
+/// `fsmonitor--daemon.ipc` in a repository.
 fn pack(from: &Path, excluded: Option<&Path>, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);

@@ -97,14 +97,14 @@ impl Job<'_> {
     }
 }
 
-/// Returns whether the logs have been saved to `to`. If not, the only copy must be kept, and the failure must not hide the
-/// result of the run.
+/// Returns whether the logs have been saved to `to`. An error is only logged, because it must not hide the result of the
+/// run. The caller must then keep the only copy of the logs.
 fn are_saved<T>(saved: Result<T>, to: &Path) -> bool {
     saved.inspect_err(|error| tracing::warn!("cannot save the logs to {}: {error:#}", to.display())).is_ok()
 }
 
-/// Returns whether the cached logs of a run can be removed. `wanted` is whether `--logs` is given, and `saved` whether its
-/// directory contains them.
+/// Returns whether the cached logs of a run can be removed. `wanted` is whether `--logs` is given, and `saved` whether
+/// its directory contains them.
 fn may_remove_logs(wanted: bool, saved: bool, result: &Result<u8>) -> bool {
     saved || (!wanted && matches!(result, Ok(0)))
 }

@@ -51,7 +51,7 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// Whether unserved messages remain because the budget or the space for replies ran out. If so, call
+    /// Whether unserved messages may remain because the budget or the space for replies ran out. If so, call
     /// [`Connection::serve`] again once all replies have been sent, without waiting for the socket to become readable.
     pub more: bool,
 }

@@ -11,8 +11,8 @@ const ETS_CONFIGURATION: [u8; 4] = [0x00, 0x80, 0xc2, 9];
 /// OUI of the TLVs that drivers use if priorities follow from the DSCP.
 const DSCP: [u8; 3] = [0xff; 3];
 
-/// Returns the traffic classes that a MIB uses, one bit each. Returns `None` if the MIB does not configure them or if the
-/// configuration is truncated. If priorities follow from the DSCP, all eight classes are in use.
+/// Returns the traffic classes that a MIB uses, one bit each. Returns `None` if the MIB does not configure them or if
+/// the configuration is truncated. If priorities follow from the DSCP, all eight classes are in use.
 pub fn traffic_classes(mib: &[u8]) -> Option<u8> {
     let mut rest = mib;
     loop {
