@@ -5,9 +5,10 @@
 //! request yet. When the request arrives, the device checks for unread entries, and raises the event immediately if it
 //! finds any. A spurious event is harmless.
 //!
-//! A CEQ has no consumer index, so a program that arms its CQ in a loop could overwrite the unread events of others.
-//! irdma acknowledges each event that it reads. Until then, the CQ holds back its next event. The CQ of the control queue
-//! does not: irdma polls and arms it without waiting for its events, and arms it for one operation at a time.
+//! A CEQ has no consumer index, so a program that arms its CQ in a loop could overwrite the unread events of other CQs.
+//! irdma acknowledges each event that it reads. Until then, the CQ holds back its next event. The CQ of the control
+//! queue does not: irdma polls and arms it without waiting for its events, and arms it for one operation at a time.
+//! Programs cannot arm it.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.

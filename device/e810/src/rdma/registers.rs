@@ -69,6 +69,9 @@ pub(in super::super) fn write(
         Register::PfpeWqealloc | Register::UserWqealloc => {
             queues::notify_send(rdma, cx, Qpn::new(value));
         }
+        // The CQ of the control queue does not hold back events, so a program that arms it in a loop could overwrite
+        // the unread events of other CQs. irdma arms it only through PFPE_CQARM.
+        Register::UserCqarm if Cqn::new(value) == queues::CONTROL_CQ => {}
         Register::PfpeCqarm | Register::UserCqarm => {
             queues::arm(rdma, cx, Cqn::new(value));
         }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use card::frontend::testing::{pattern, wait};
-use drivers::e810::CEQ_ENTRIES;
 use drivers::e810::queue_pair::{gather, inline};
+use drivers::e810::{CCQ_SHADOW, CEQ_ENTRIES};
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::link::PhyConfig;
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
@@ -256,8 +256,8 @@ fn arming_with_unread_entry_raises_one_event() {
     assert_eq!(reply(&mut pair), [cookie], "a solicited entry is unread");
 }
 
-/// Section 12.4: a CQ has at most one unacknowledged event, so a program that arms its CQ in a loop cannot overwrite the
-/// unread events of other CQs.
+/// Section 12.4: a CQ has at most one unacknowledged event, so a program that arms its CQ in a loop cannot overwrite
+/// the unread events of other CQs.
 #[test]
 fn event_is_held_until_last_one_is_acknowledged() {
     const NEXT: u64 = 1 << 14;
@@ -311,8 +311,25 @@ fn cq_raises_event_after_lost_one() {
     assert_eq!(pair.b.peek(SOURCE, 8), (1 << 63 | u64::from(CQ.get())).to_le_bytes());
 }
 
-/// Section 12.2: a full CQ raises one event, and all later CQEs are lost. So does the QP whose CQE is lost first, since
-/// `irdma` flushes only QPs that raise an event.
+/// Section 12.4: the CQ of the control queue does not hold back events, so programs cannot arm it.
+#[test]
+fn user_doorbell_does_not_arm_control_cq() {
+    const NEXT: u64 = 1 << 14;
+    let mut pair = Pair::connected();
+    pair.b.arm(0, CCQ_SHADOW, NEXT);
+    let head = pair.b.bus.peek(CCQ_SHADOW, 8);
+    pair.b.set_neighbour(9, mac(9));
+    assert_eq!(pair.b.next_completion_event(), Some(0));
+    // The completion is unread until software updates its consumer index.
+    pair.b.poke(CCQ_SHADOW, &head);
+    pair.b.write(Register::UserCqarm, 0);
+    assert_eq!(pair.b.next_completion_event(), None);
+    pair.b.write(Register::PfpeCqarm, 0);
+    assert_eq!(pair.b.next_completion_event(), Some(0));
+}
+
+/// Section 12.2: a full CQ raises one event, and all later CQEs are lost. A QP whose CQE is lost also raises an event,
+/// since `irdma` flushes only QPs that raise one.
 #[test]
 fn full_cq_and_its_qp_raise_one_event_each() {
     let mut pair = Pair::connected();
