@@ -236,5 +236,4 @@ fn stop(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     qp.state = QpState::Error;
     let modify = qp.current(super::queue_pair::PathContext { paths: &rdma.paths, mac });
     super::host::modify(rdma, cx, qpn, &modify);
-    poll_if_flushed(rdma, cx, qpn);
 }
