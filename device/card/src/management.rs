@@ -419,6 +419,8 @@ impl Management {
         let by_agents = class.is_smp() || class == Class::PERF;
         let listening =
             listening && !self.answers_always(received) && (!by_agents || view.now >= self.settled);
+        // No node has the permissive LID. A response to it would reach all HCAs.
+        let mut may_respond = || received.source != PERMISSIVE_LID && allow();
         match Handler::of(received, listening) {
             Handler::OwnResponse => {
                 let next = self.subnet.handle_answer(view.now, received.source, &received.mad);
@@ -428,8 +430,8 @@ impl Management {
             // The response must return along the directed route. To the guest, the other end of the link appears as the
             // source.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
-            Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received),
-            Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),
+            Handler::AgentAtEndOfRoute if may_respond() => self.end_of_route(view, received),
+            Handler::Agent | Handler::Sweep if may_respond() => self.answer_wire(view, received),
             Handler::AgentAtEndOfRoute | Handler::Agent | Handler::Sweep => {}
         }
         Admitted::Taken

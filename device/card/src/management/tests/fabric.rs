@@ -195,6 +195,23 @@ fn directed_route_response_reaches_only_requester() {
     }
 }
 
+/// A datagram to the permissive LID is sent to all HCAs. A peer can use the MAC that the LID rule assigns to this LID.
+#[test]
+fn requests_from_permissive_lid_receive_no_response() {
+    let mut fabric = Fabric::new(&[(1, true), (2, false), (3, true)]);
+    let mut directed = request(0x81, 1, 1, 0x11, 0);
+    (directed[6], directed[7]) = (2, 2);
+    directed[32..36].fill(0xff);
+    // The return path leads to the switch port of LID FFFFh.
+    directed[193] = 3;
+    for (qp, mad) in [(QP0, directed), (QP0, request(1, 1, 1, 0x11, 0)), (QP1, request(4, 1, 1, 1, 0))] {
+        let (admitted, outputs) = arrive(&mut fabric.all[1].0, 0xffff, qp, mad, false);
+        assert_eq!((admitted, outputs), (Admitted::Taken, vec![]));
+        let (_, outputs) = arrive(&mut fabric.all[1].0, 3, qp, mad, false);
+        assert_eq!(outputs.len(), 1, "another HCA receives a response");
+    }
+}
+
 #[test]
 fn lids_above_254_map_to_switch_ports_modulo_254() {
     let mut fabric = Fabric::new(&[(300, true), (40_000, true)]);
