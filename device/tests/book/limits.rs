@@ -218,7 +218,8 @@ fn nic(page: &mut Page) {
     let tables = format!("{RSS_FUNCTION_ENTRIES} (or 512 or 128), {RSS_VSI_ENTRIES}");
     page.row("RSS table entries, per function and VSI", tables, FIXED, "", "2048, 64", EINVAL);
     page.row("RSS key in bytes", protocol::hca::e810::admin::rss::KEY_LEN, FIXED, "", "52", EINVAL);
-    let classes = "cannot be expressed; all frames use class 0";
+    let classes =
+        "cannot be expressed; received frames use class 0, and all transmit queues are served alike";
     page.row("traffic classes", TRAFFIC_CLASSES, FIXED, "", "8", classes);
 }
 
