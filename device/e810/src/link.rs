@@ -45,7 +45,7 @@ impl Link {
         self.restarting = true;
     }
 
-    /// Returns whether the link was restarting.
+    /// Ends the restart. Returns whether the link was restarting.
     pub fn finish_restart(&mut self) -> bool {
         std::mem::take(&mut self.restarting)
     }

@@ -150,7 +150,7 @@ impl Config {
     }
 
     /// Like [`Config::check_paths`]. Also checks that no setting has the path of the configuration file `file`, because
-    /// the first capture, trace or session record would overwrite it.
+    /// a capture, trace or session record would overwrite it.
     ///
     /// # Errors
     /// [`ConfigError::Value`] if two settings have the same path, or if one has the path of the file.

@@ -84,7 +84,7 @@ fn removed_device_keeps_its_id_while_hung() {
 }
 
 #[test]
-fn configuration_can_be_loaded_if_first_was_no_file() {
+fn reload_works_without_configuration_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut fleet = fleet(&folder, &[false]);
     let text = format!(r#"{{"devices": [{}, {}]}}"#, device(&folder, 1), device(&folder, 2));

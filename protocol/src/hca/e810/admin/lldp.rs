@@ -71,8 +71,8 @@ mod tests {
     fn other_tlvs_are_skipped() {
         let recommendation = &default_mib()[27..];
         assert_eq!(traffic_classes(recommendation), None);
-        let end_of_chassis = [0x02, 0x01, 9];
-        assert_eq!(traffic_classes(&[&end_of_chassis, &default_mib()[..]].concat()), Some(1));
+        let chassis_id = [0x02, 0x01, 9];
+        assert_eq!(traffic_classes(&[&chassis_id, &default_mib()[..]].concat()), Some(1));
         assert_eq!(traffic_classes(&[0xfe, 4, 0xff, 0xff, 0xff, 0x41]), Some(0xff));
         assert_eq!(traffic_classes(&[]), None);
     }
