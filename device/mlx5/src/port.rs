@@ -91,6 +91,45 @@ pub struct EthernetPort {
     pub enabled: bool,
     /// State that the driver has set for the vport.
     pub admin: AdminState,
+    pub link_modes: LinkModes,
+}
+
+/// Ethernet link modes in the PTYS register, one bit each. They have no effect except on the reported speed.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkModes {
+    enabled: u32,
+    /// Whether the driver has disabled autonegotiation.
+    pub autoneg_disabled: bool,
+}
+
+impl LinkModes {
+    /// 100GBASE-LR4/ER4, 50GBASE-KR2 and CR2, and 25GBASE-SR, KR and CR.
+    pub const SUPPORTED: u32 = 0xf880_0000;
+    /// The supported modes, ordered by speed.
+    const FASTEST_FIRST: [u32; 6] = [1 << 23, 1 << 31, 1 << 30, 1 << 29, 1 << 28, 1 << 27];
+
+    /// Enables the supported modes in `modes` and disables the others. Has no effect if no mode would remain.
+    pub fn enable(&mut self, modes: u32) {
+        let modes = modes & Self::SUPPORTED;
+        if modes != 0 {
+            self.enabled = modes;
+        }
+    }
+
+    pub const fn enabled(&self) -> u32 {
+        self.enabled
+    }
+
+    /// Returns the fastest enabled mode, which a port whose partner supports all modes uses.
+    pub fn fastest(&self) -> u32 {
+        Self::FASTEST_FIRST.into_iter().find(|mode| self.enabled & mode != 0).unwrap_or_default()
+    }
+}
+
+impl Default for LinkModes {
+    fn default() -> Self {
+        Self { enabled: 1 << 23, autoneg_disabled: false }
+    }
 }
 
 impl EthernetPort {
@@ -105,6 +144,7 @@ impl EthernetPort {
             description,
             enabled: true,
             admin: AdminState::Up,
+            link_modes: LinkModes::default(),
         }
     }
 

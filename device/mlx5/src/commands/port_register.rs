@@ -12,13 +12,8 @@ use protocol::hca::mlx5::port_register::{
 use super::Output;
 use super::port::check;
 use crate::check::{Check, Rejection};
-use crate::port::MAX_MTU;
+use crate::port::{LinkModes, MAX_MTU};
 use crate::resources::Resources;
-
-/// Link modes that the port supports: 100GBASE-LR4/ER4 and others from 25 to 100 Gbit/s.
-const LINK_MODES: u32 = 0xf880_0000;
-/// 100GBASE-LR4/ER4, the link mode in use.
-const LINK_MODE: u32 = 1 << 23;
 
 /// Accesses a register and returns its data.
 ///
@@ -47,12 +42,28 @@ pub(super) fn access(
             Pmtu { port: set.port, max: MAX_MTU, admin: port.mtu, operational: port.mtu }.emit().to_vec()
         }
         PortRegister::Ptys => {
-            let query = Ptys::parse_prefix(data).ok_or_else(short)?;
-            check(query.port)?;
-            // Writes have no effect, as the port's speed is fixed.
-            let modes = if query.protocol == Ptys::ETHERNET { (LINK_MODES, LINK_MODE) } else { (0, 0) };
-            let operational = if cx.port.is_up() { modes.1 } else { 0 };
-            Ptys { supported: modes.0, admin: modes.1, operational, ..query }.emit().to_vec()
+            let set = Ptys::parse_prefix(data).ok_or_else(short)?;
+            check(set.port)?;
+            let modes = &mut port.link_modes;
+            if set.protocol != Ptys::ETHERNET {
+                Ptys { port: set.port, protocol: set.protocol, ..Ptys::default() }
+            } else {
+                if is_write {
+                    modes.enable(set.admin);
+                    modes.autoneg_disabled = set.autoneg_disabled;
+                }
+                Ptys {
+                    autoneg_disabled: modes.autoneg_disabled,
+                    autoneg_disable_supported: true,
+                    port: set.port,
+                    protocol: set.protocol,
+                    supported: LinkModes::SUPPORTED,
+                    admin: modes.enabled(),
+                    operational: if cx.port.is_up() { modes.fastest() } else { 0 },
+                }
+            }
+            .emit()
+            .to_vec()
         }
         PortRegister::Paos => {
             let set = Paos::parse_prefix(data).ok_or_else(short)?;

@@ -257,6 +257,30 @@ fn port_status_controls_link() {
     assert_eq!(driver.rejected(&Command::ModifyVportState(ModifyVportState { admin: 3 })), Check::VportState);
 }
 
+/// Section 15.4: `ethtool -s` sets the link modes and autonegotiation, and then takes the link down and back up.
+#[test]
+fn link_modes_and_autonegotiation_can_be_set() {
+    let mut driver = initialised_with_ethernet();
+    let ptys = |driver: &mut Driver, direction, data: Ptys| {
+        let data = Ptys { port: 1, protocol: Ptys::ETHERNET, ..data };
+        let modes = Ptys::parse(&output(&access(driver, direction, 0x5004, &data.emit())));
+        assert!(modes.autoneg_disable_supported);
+        (modes.autoneg_disabled, modes.admin, modes.operational)
+    };
+    assert_eq!(ptys(&mut driver, 1, Ptys::default()), (false, 1 << 23, 1 << 23));
+    // The 25 Gbit/s modes, and one that the port does not support.
+    let set = Ptys { autoneg_disabled: true, admin: 7 << 27 | 1, ..Ptys::default() };
+    ptys(&mut driver, 0, set);
+    assert_eq!(ptys(&mut driver, 1, Ptys::default()), (true, 7 << 27, 1 << 29));
+    set_port(&mut driver, PortStatus::Down);
+    assert_eq!(ptys(&mut driver, 1, Ptys::default()).2, 0);
+    set_port(&mut driver, PortStatus::Up);
+    ptys(&mut driver, 0, Ptys { admin: u32::MAX, ..Ptys::default() });
+    assert_eq!(ptys(&mut driver, 1, Ptys::default()), (false, 0xf880_0000, 1 << 23));
+    ptys(&mut driver, 0, Ptys { admin: 1, ..Ptys::default() });
+    assert_eq!(ptys(&mut driver, 1, Ptys::default()).1, 0xf880_0000);
+}
+
 #[test]
 fn mtu_register_rejects_value_above_maximum() {
     let mut driver = initialised_with_ethernet();

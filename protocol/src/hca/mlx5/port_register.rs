@@ -24,6 +24,10 @@ layout! {
 layout! {
     /// Contents of the PTYS register, without the fields for InfiniBand and extended link modes.
     pub struct Ptys[64] big_endian {
+        /// Whether the driver has disabled autonegotiation.
+        @0x00[30]     autoneg_disabled: bool,
+        /// Whether autonegotiation can be disabled. Otherwise, the driver rejects `autoneg off` itself.
+        @0x00[29]     autoneg_disable_supported: bool,
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
         /// Protocol whose link modes are accessed: bit 0 for InfiniBand, bit 2 for Ethernet.
@@ -192,9 +196,12 @@ mod tests {
             supported: 0xf880_0000,
             admin: 0x0080_0000,
             operational: 0x0080_0000,
+            ..Ptys::default()
         };
         let expected = [(0, 0x0001_0004), (0x0c, 0xf880_0000), (0x18, 0x0080_0000), (0x24, 0x0080_0000)];
         assert_eq!(modes.emit(), words(&expected));
+        let forced = Ptys { autoneg_disabled: true, autoneg_disable_supported: true, ..Ptys::default() };
+        assert_eq!(forced.emit(), words(&[(0, 0x6000_0000)]));
         let query = PortCounters { port: 1, group: 0x10, priority: 2, ..PortCounters::default() };
         assert_eq!(query.emit(), words(&[(0, 0x0001_0010), (4, 2)]));
     }

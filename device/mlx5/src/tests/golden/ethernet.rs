@@ -67,8 +67,12 @@ fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], 
             // The recorded device ignored writes to the MTU and the port state.
             Some(PortRegister::Pmtu) => take_own(&mut output, AccessReg::LEN + 8, 8),
             Some(PortRegister::Paos) => take_own(&mut output, AccessReg::LEN + 2, 2),
-            // The recorded device reported the mode of a link that the driver had brought down.
-            Some(PortRegister::Ptys) => take_own(&mut output, AccessReg::LEN + 0x24, 4),
+            Some(PortRegister::Ptys) => {
+                // The recorded device could not disable autonegotiation.
+                take_own(&mut output, AccessReg::LEN, 1);
+                // The recorded device reported the mode of a link that the driver had brought down.
+                take_own(&mut output, AccessReg::LEN + 0x24, 4);
+            }
             // The recorded device returned each counter's offset as its value.
             Some(PortRegister::Ppcnt) => output[AccessReg::LEN + 8..].fill(0),
             // The recorded device did not return the port number.
