@@ -140,10 +140,6 @@ impl Mkeys {
         }
     }
 
-    pub fn pd_of(&self, key: Lkey) -> Option<Pdn> {
-        self.keys.find(key).ok().map(|region| region.pd)
-    }
-
     pub fn get(&self, index: MkeyIndex) -> Option<&Mkey> {
         self.objects.get(index.get())
     }

@@ -73,7 +73,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Reads a translation list from memory. The PD of `segment`'s key is not checked (section 13.4).
+    /// Reads a translation list from memory, with the same checks as for the data of a SEND.
     pub(super) fn umr_list(
         &self,
         dma: &GuestMemory,
@@ -83,8 +83,7 @@ impl Resources {
     ) -> Result<Vec<u8>, AccessError> {
         let most = usize::from(units) * UNIT;
         let len = usize::try_from(segment.byte_count).map_or(most, |len| len.min(most));
-        let pd = self.mkeys.pd_of(segment.lkey).unwrap_or(initiator.pd);
-        let target = AccessTarget::address(Initiator { pd, ..initiator }, segment.lkey, segment.va);
+        let target = AccessTarget::address(initiator, segment.lkey, segment.va);
         let mut list = Vec::new();
         self.mkeys.access(dma).append(target, len, &mut list, Access::LocalRead)?;
         Ok(list)

@@ -172,6 +172,23 @@ fn indirect_key_joins_ranges_of_other_keys() {
     assert_eq!(written, pattern(0x500, 6));
 }
 
+/// Section 13.4: a program cannot use memory of another protection domain as the list of its own key.
+#[test]
+fn umr_list_key_must_be_in_pd_of_qp() {
+    for is_own in [true, false] {
+        let (mut a, mut b) = User::pair(Service::Rc);
+        let (key, context) = free_key(&mut a, AccessMode::Ranges);
+        let pd = if is_own { a.pd } else { a.alloc_pd() };
+        let whole = MkeyContext { pd, ..a.mkey(AccessMode::Physical) };
+        let whole = a.create_mkey(MkeyContext { length64: true, ..whole }, &[]);
+        let control =
+            UmrControl { check_free: true, units: 4, mask: registration(), ..UmrControl::default() };
+        let list = DataSegment { byte_count: 64, lkey: Lkey::new(whole), va: Va::new(PAGES) };
+        let wqe = umr(key, control, registered(context), Translation::Pointer(list));
+        assert_eq!(execute(&mut a, &mut b, &wqe), if is_own { 0 } else { FAILED });
+    }
+}
+
 /// The device reports a maximum nesting depth of four.
 #[test]
 fn keys_can_be_nested_four_levels_deep() {
