@@ -141,6 +141,7 @@ impl Mlx5 {
         limited!(info, "data path stopped: the driver has detected the injected failure");
         if let Some(resources) = self.function.resources_mut() {
             resources.reset_qps(cx);
+            resources.drop_held_events();
         }
     }
 

@@ -140,6 +140,7 @@ impl Resources {
         } else if let Some(vector) = queue.arm(doorbell.consumer) {
             cx.interrupt(vector);
         }
+        self.write_held_events(cx, doorbell.eqn);
         Ok(())
     }
 

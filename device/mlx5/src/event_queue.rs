@@ -3,10 +3,13 @@
 //! # Spec
 //! mlx5 interface, section 8.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use card::memory::GuestMemory;
 use engine::AccessError;
 use protocol::hca::mlx5::eq::EqContext;
 use protocol::hca::mlx5::eqe::{self, Eqe, EventMask};
+use protocol::ids::Cqn;
 use thiserror::Error;
 
 use super::buffer::QueueBuffer;
@@ -14,6 +17,9 @@ use super::uses::{Object, Used};
 
 /// Mask for the 24-bit indices in contexts and doorbells.
 const INDEX: u32 = 0xff_ffff;
+/// Maximum number of events other than completions that a full queue holds. The limit bounds the memory of a queue that
+/// the driver does not read.
+const MAX_HELD: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
@@ -34,11 +40,25 @@ pub struct EventQueue {
     consumer: u32,
     armed: bool,
     lost: bool,
+    /// Events that have not been written because the ring was full.
+    held: VecDeque<Eqe>,
+    /// CQs whose completion event has not been written because the ring was full. They stay armed.
+    held_cqs: BTreeSet<Cqn>,
 }
 
 impl EventQueue {
     pub fn new(context: EqContext, mask: EventMask, buffer: QueueBuffer) -> Self {
-        Self { context, mask, buffer, producer: 0, consumer: 0, armed: false, lost: false }
+        Self {
+            context,
+            mask,
+            buffer,
+            producer: 0,
+            consumer: 0,
+            armed: false,
+            lost: false,
+            held: VecDeque::new(),
+            held_cqs: BTreeSet::new(),
+        }
     }
 
     /// Returns the length in bytes of the ring described by a context.
@@ -105,6 +125,44 @@ impl EventQueue {
         (!self.armed).then_some(self.context.vector)
     }
 
+    /// Holds an event if the ring is full. Returns whether the event is held. If so, it must not be written now.
+    ///
+    /// Section 8.2: the driver sizes its EQs for a fixed number of events, but any number of CQs can share an EQ. A
+    /// program does not arm its CQ again before it has received an event, so it would wait forever for one that was
+    /// lost.
+    pub fn hold(&mut self, event: &Eqe) -> bool {
+        if !self.is_full() {
+            return false;
+        }
+        match event {
+            Eqe::Completion(cqn) => {
+                self.held_cqs.insert(*cqn);
+            }
+            _ if self.held.len() < MAX_HELD => self.held.push_back(*event),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Removes and returns the next event that the queue holds, if the ring has room for it.
+    pub fn take_held(&mut self) -> Option<Eqe> {
+        if self.is_full() {
+            return None;
+        }
+        self.held.pop_front().or_else(|| self.held_cqs.pop_first().map(Eqe::Completion))
+    }
+
+    /// Drops the events that the queue holds, except those of commands.
+    pub fn drop_held(&mut self) {
+        self.held.retain(|event| matches!(event, Eqe::Command(_)));
+        self.held_cqs.clear();
+    }
+
+    /// Returns whether the ring is full. A ring of n entries holds at most n - 1 unread entries.
+    const fn is_full(&self) -> bool {
+        self.unread() >= self.entries().saturating_sub(1)
+    }
+
     /// Writes an event. Returns the vector to raise, if any.
     ///
     /// # Errors
@@ -118,8 +176,7 @@ impl EventQueue {
 
     fn write(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<(), WriteError> {
         let entries = self.entries();
-        // A queue of n entries holds at most n - 1 unread entries.
-        if self.unread() >= entries.saturating_sub(1) {
+        if self.is_full() {
             return Err(WriteError::Full);
         }
         // Section 20, M-15: the owner bit is 0 on the first lap.
@@ -191,6 +248,36 @@ mod tests {
         assert!(queue.has_lost());
         queue.set_consumer(1);
         queue.push(&EVENT, &dma).unwrap();
+    }
+
+    #[test]
+    fn full_eq_holds_events_until_entries_are_read() {
+        let dma = guest_memory(0, 1);
+        let mut queue = queue(1);
+        assert!(!queue.hold(&EVENT));
+        queue.push(&EVENT, &dma).unwrap();
+        for event in [EVENT, EVENT, Eqe::Command(1), Eqe::Command(2)] {
+            assert!(queue.hold(&event));
+        }
+        assert_eq!((queue.take_held(), queue.has_lost()), (None, false));
+        queue.set_consumer(1);
+        assert_eq!(queue.take_held(), Some(Eqe::Command(1)));
+        assert_eq!(queue.take_held(), Some(Eqe::Command(2)));
+        assert_eq!(queue.take_held(), Some(EVENT), "a CQ has at most one event");
+        assert_eq!(queue.take_held(), None);
+        queue.set_consumer(0);
+        assert!(queue.hold(&EVENT) && queue.hold(&Eqe::Command(3)));
+        queue.drop_held();
+        queue.set_consumer(1);
+        assert_eq!((queue.take_held(), queue.take_held()), (Some(Eqe::Command(3)), None));
+    }
+
+    #[test]
+    fn number_of_held_events_is_bounded() {
+        let mut queue = queue(0);
+        assert!((0..MAX_HELD).all(|_| queue.hold(&Eqe::Command(1))));
+        assert!(!queue.hold(&Eqe::Command(1)));
+        assert!(queue.hold(&EVENT), "the number of CQs bounds the number of completion events");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use protocol::hca::mlx5::eqe::{Eqe, EventMask};
 use protocol::ids::{Cqn, Eqn};
 
 use super::completion_queue::EventTime;
+use super::event_queue::EventQueue;
 use super::resources::Resources;
 use super::trace;
 
@@ -22,7 +23,9 @@ impl Resources {
     /// Writes an asynchronous event to the EQ that receives events of its type. If no EQ does, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let taker = self.taker(event.mask());
-        self.report(cx, taker, event);
+        if !self.hold(taker, event) {
+            self.report(cx, taker, event);
+        }
     }
 
     /// Reports new entries in a CQ, immediately or after a delay.
@@ -54,8 +57,33 @@ impl Resources {
         }
     }
 
-    /// Writes a completion event to a CQ's EQ.
+    /// Writes the events that an EQ holds because its ring was full, as far as the ring now has room for them.
+    pub fn write_held_events(&mut self, cx: &mut Context<'_>, eqn: Eqn) {
+        while let Some(event) = self.eqs.get_mut(eqn.get()).and_then(EventQueue::take_held) {
+            match event {
+                Eqe::Completion(cqn) => self.write_delayed_event(cx, cqn),
+                other => {
+                    self.report(cx, Some(eqn), &other);
+                }
+            }
+        }
+    }
+
+    /// Drops the events that EQs hold, except those of commands. Called when the data path stops.
+    pub fn drop_held_events(&mut self) {
+        let eqns: Vec<_> = self.eqs.iter_from(0).map(|(eqn, _)| eqn).collect();
+        for eqn in eqns {
+            if let Some(queue) = self.eqs.get_mut(eqn) {
+                queue.drop_held();
+            }
+        }
+    }
+
+    /// Writes a completion event to a CQ's EQ. If the EQ is full, it holds the event, and the CQ stays armed.
     fn write_completion_event(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
+        if self.hold(Some(eqn), &Eqe::Completion(cqn)) {
+            return;
+        }
         if let Some(queue) = self.cqs.get_mut(cqn.get()) {
             queue.disarm();
         }
@@ -64,6 +92,16 @@ impl Resources {
         {
             queue.event_written(place);
         }
+    }
+
+    /// Holds an event if its EQ is full. Returns whether the event is held.
+    fn hold(&mut self, eqn: Option<Eqn>, event: &Eqe) -> bool {
+        let Some(queue) = eqn.and_then(|eqn| self.eqs.get_mut(eqn.get())) else { return false };
+        let is_held = queue.hold(event);
+        if is_held {
+            limited!(debug, ?eqn, ?event, "the event queue is full, so the event waits");
+        }
+        is_held
     }
 
     /// Writes an event to an EQ. Returns the entry's free-running index, or `None` if no entry was written.

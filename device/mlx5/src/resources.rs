@@ -9,7 +9,9 @@
 //! | CQ | 250 B | 2^16 | 16 MiB |
 //! | CQ with a delayed event | 20 B | 2^16 | 1 MiB |
 //! | SRQ | 400 B | 2^16 | 26 MiB |
-//! | EQ | 150 B | 2^6 | 10 KiB |
+//! | EQ | 220 B | 2^6 | 14 KiB |
+//! | event that waits for a full EQ | 20 B | 2^18 | 5 MiB |
+//! | CQ that waits for a full EQ | 10 B | 2^16 | 600 KiB |
 //! | memory key | 220 B | 2^20 | 220 MiB |
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
 //! | reference to an object | 50 B | 2^18 | 13 MiB |

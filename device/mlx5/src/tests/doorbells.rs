@@ -8,6 +8,7 @@ use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell};
 use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Bytes;
 
+use super::user::User;
 use super::*;
 
 const RING: u64 = 0x40_0000;
@@ -109,6 +110,31 @@ fn owner_bit_inverts_when_event_queue_wraps() {
         driver.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn, consumer }.emit());
     }
     assert_eq!(driver.interrupts(0), 0, "an EQ that is not armed raises no interrupt");
+}
+
+/// Section 8.2: a full EQ holds its events until the driver has read entries.
+#[test]
+fn full_eq_delivers_held_events_after_reads() {
+    let mut user = User::new(1);
+    let (eq_uar, uar) = (user.eq_uar, user.uar);
+    let ring = 0x60_0000;
+    let create = CreateEq { context: EqContext { log_entries: 1, ..eq_context(eq_uar, 2) }, events: [0; 4] };
+    let list = pages(ring, 1);
+    let created = user.ok(&Command::CreateEq(create, Pages::parse(&list)));
+    let eqn = EqNumber::parse(&output(&created)).eqn;
+    let cqns = [0x61_0000, 0x62_0000].map(|place| user.create_cq(uar, eqn, place));
+    // Both CQs have an unread entry when they are armed, but the EQ has room for one event.
+    for cqn in cqns {
+        let arm = ArmCq { sequence: 0, solicited_only: false, consumer: 0xff_ffff, cqn };
+        user.ring(uar, driver::ARM_CQ, &arm.emit());
+    }
+    assert_eq!(event(&mut user, ring, 0), Some((Eqe::Completion(cqns[0]), false)));
+    assert_eq!(event(&mut user, ring, 1), None);
+    arm_eq(&mut user, eq_uar, eqn, 1);
+    assert_eq!(event(&mut user, ring, 1), Some((Eqe::Completion(cqns[1]), false)));
+    assert_eq!(user.interrupts(2), 1);
+    arm_eq(&mut user, eq_uar, eqn, 2);
+    assert_eq!((user.interrupts(2), ignored(&user)), (0, vec![]));
 }
 
 /// Section 20, M-32: an interrupt stays pending until its eventfd is configured.

@@ -46,7 +46,7 @@ pub(super) const USER_INDEX: UserIndex = UserIndex::new(0x77);
 pub(super) struct User {
     driver: Driver,
     /// UAR page with the EQ doorbells.
-    eq_uar: UarIndex,
+    pub(super) eq_uar: UarIndex,
     /// UAR page with the program's doorbells.
     pub(super) uar: UarIndex,
     pub(super) pd: Pdn,
