@@ -5,7 +5,9 @@
 
 use card::net::PortStats;
 use protocol::hca::mlx5::counter::TrafficCounter;
-use protocol::hca::mlx5::port_register::{CounterGroup, IeeeCounters, PriorityCounters, Rfc2819Counters};
+use protocol::hca::mlx5::port_register::{
+    CounterGroup, IeeeCounters, PhysicalCounters, PriorityCounters, Rfc2819Counters,
+};
 use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence, which the physical port counters include.
@@ -82,7 +84,7 @@ impl FrameCounters {
     }
 
     /// Returns the counters of a PPCNT group. RoCE packets are included in all counters except those by length. In
-    /// groups without traffic counters, all counters are zero.
+    /// groups without counters of traffic or link failures, all counters are zero.
     pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
         let (arrived, sent) = (self.arrived.all(), self.sent.all());
         let rx_packets = arrived.packets + stats.receive.packets;
@@ -113,6 +115,10 @@ impl FrameCounters {
             // All frames count as priority 0, because the device does not classify frames by priority.
             (CounterGroup::Priority, 0) => {
                 PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
+            }
+            (CounterGroup::Physical, _) => {
+                let link_down_events = u32::try_from(stats.link_downed).unwrap_or(u32::MAX);
+                PhysicalCounters { link_down_events }.emit()
             }
             _ => [0; 248],
         }
@@ -171,5 +177,13 @@ mod tests {
         let first = PriorityCounters::parse(&group(0));
         assert_eq!((first.rx_packets, first.rx_bytes), (2, 200 + 2 * 46));
         assert_eq!(group(1), [0; 248]);
+    }
+
+    #[test]
+    fn physical_group_counts_link_failures() {
+        let mut stats = PortStats::default();
+        stats.link_downed = 3;
+        let physical = FrameCounters::default().group(CounterGroup::Physical, 0, &stats);
+        assert_eq!(PhysicalCounters::parse(&physical).link_down_events, 3);
     }
 }

@@ -123,8 +123,8 @@ layout! {
         @0x04[31]     clear: bool,
         /// Priority or traffic class that the counters apply to.
         @0x04[4:0]    priority: u8,
-        /// Counters, as in [`IeeeCounters`], [`Rfc2819Counters`] or [`PriorityCounters`]. Those of
-        /// [`CounterGroup::InfiniBand`] are the PortCounters attribute from byte 4 on.
+        /// Counters, as in [`IeeeCounters`], [`Rfc2819Counters`], [`PriorityCounters`] or [`PhysicalCounters`]. Those
+        /// of [`CounterGroup::InfiniBand`] are the PortCounters attribute from byte 4 on.
         @0x08         counters: [u64; 31] => _,
     }
 }
@@ -163,6 +163,14 @@ layout! {
         @0x28  tx_bytes: u64,
         @0x48  tx_packets: u64,
         @0x50  rx_pause: u64,
+    }
+}
+
+layout! {
+    /// Counters in group [`CounterGroup::Physical`], at byte 8 of PPCNT.
+    pub struct PhysicalCounters[248] big_endian {
+        /// Number of times that the link went down.
+        @0xc0  link_down_events: u32,
     }
 }
 

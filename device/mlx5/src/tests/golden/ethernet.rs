@@ -74,7 +74,11 @@ fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], 
                 take_own(&mut output, AccessReg::LEN + 0x24, 4);
             }
             // The recorded device returned each counter's offset as its value.
-            Some(PortRegister::Ppcnt) => output[AccessReg::LEN + 8..].fill(0),
+            Some(PortRegister::Ppcnt) => {
+                output[AccessReg::LEN + 8..].fill(0);
+                // The link failures of this session, in the physical group.
+                take_own(&mut output, AccessReg::LEN + 0xc8, 4);
+            }
             // The recorded device did not return the port number.
             Some(PortRegister::Pfcc) => take_own(&mut output, AccessReg::LEN + 1, 1),
             _ => {}
