@@ -221,7 +221,12 @@ fn register(register: u16, output: &[u8]) -> Vec<u8> {
         PortRegister::NodeDescription => emitted!(NodeDescription),
         PortRegister::HostEndianness => emitted!(HostEndianness),
         // The traces contain no access to these registers.
-        PortRegister::Mcqs | PortRegister::Mcqi | PortRegister::Mcam => panic!("register {register:#x}"),
+        PortRegister::Mcia
+        | PortRegister::Mnvda
+        | PortRegister::Mfrl
+        | PortRegister::Mcqs
+        | PortRegister::Mcqi
+        | PortRegister::Mcam => panic!("register {register:#x}"),
     };
     [header, &data].concat()
 }

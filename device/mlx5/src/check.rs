@@ -175,6 +175,7 @@ checks! {
     RegisterLength = 0x0c05 BadInputLength "register data is too short",
     Component = 0x0c06 BadParameter "unknown firmware component",
     ComponentInfo = 0x0c07 BadParameter "unsupported information about a firmware component",
+    ConfigItem = 0x0c08 BadParameter "configuration item cannot be written",
 
     // Ethernet port.
     PortType = 0x0c10 BadOpcode "command requires a port of the other type, opcode",

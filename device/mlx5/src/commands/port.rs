@@ -105,9 +105,11 @@ pub(super) fn access_register(
             let capability_mask = cx.port_info().map_or(0, |info| info.capabilities);
             Pcap { port: set.port, capability_mask }.emit().to_vec()
         }
-        register @ (PortRegister::Mcam | PortRegister::Mcqs | PortRegister::Mcqi) => {
-            firmware_register::access(register, data)?
-        }
+        register @ (PortRegister::Mnvda
+        | PortRegister::Mfrl
+        | PortRegister::Mcqs
+        | PortRegister::Mcqi
+        | PortRegister::Mcam) => firmware_register::access(register, direction, data)?,
         // Section 17.1: `mlx5_ib` reads the error counters in sysfs from this register.
         PortRegister::Ppcnt if cx.management.is_some() => port_register::infiniband_counters(cx, data)?,
         register if enabled.caps.has_ethernet_port() => {

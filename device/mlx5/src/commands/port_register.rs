@@ -6,7 +6,7 @@
 use card::frontend::Context;
 use protocol::hca::mlx5::access_register::{Direction, PortRegister};
 use protocol::hca::mlx5::port_register::{
-    CounterGroup, Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, PortStatus, Ptys,
+    CounterGroup, Mcia, Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, PortStatus, Ptys,
 };
 
 use super::Output;
@@ -94,6 +94,10 @@ pub(super) fn access(
         // Flow control is always off, and the port has no module. Writes have no effect.
         PortRegister::Pfcc => Pfcc::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         PortRegister::Pmlp => Pmlp::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
+        PortRegister::Mcia => {
+            let access = Mcia::parse_prefix(data).ok_or_else(short)?;
+            Mcia { status: Mcia::NOT_CONNECTED, ..access }.emit().to_vec()
+        }
         // Status 0 in the troubleshooting page means that there is nothing to report.
         PortRegister::Pddr => Pddr::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         _ => return Err(unknown),

@@ -15,7 +15,7 @@ use protocol::hca::mlx5::nic_vport::{
     VportState,
 };
 use protocol::hca::mlx5::path::Path;
-use protocol::hca::mlx5::port_register::{Paos, Pmtu, PortCounters, PortStatus, Ptys};
+use protocol::hca::mlx5::port_register::{Mcia, Paos, Pmtu, PortCounters, PortStatus, Ptys};
 use protocol::hca::mlx5::qp::{CreateQp, QpContext, Service};
 use protocol::hca::mlx5::resource::Multicast;
 use protocol::hca::mlx5::roce_address::{QueryRoceAddress, RoceEntry, SetRoceAddress};
@@ -301,6 +301,10 @@ fn remaining_port_registers_match_specification() {
         let data = [&[0, 1, 0, 0][..], &vec![0; len - 4]].concat();
         assert_eq!(access(&mut driver, 1, register, &data), data);
     }
+    // The port has no module whose EEPROM `ethtool -m` could show.
+    let eeprom = Mcia { i2c_address: 0x50, data_len: 1, ..Mcia::default() };
+    let answer = Mcia { status: 3, ..eeprom }.emit();
+    assert_eq!(access(&mut driver, 1, 0x9014, &[&eeprom.emit()[..], &[0; 128]].concat())[..16], answer);
     let query = PortCounters { port: 1, group: 1, priority: 0, ..PortCounters::default() };
     assert_eq!(access(&mut driver, 1, 0x5008, &query.emit()), query.emit());
     let mut data = [0; 256];
@@ -310,7 +314,8 @@ fn remaining_port_registers_match_specification() {
         (0x5008, 256, Check::CounterGroup),
         (0x5008, 255, Check::RegisterLength),
         (0x5001, 20, Check::Register),
-        (0x9014, 144, Check::Register),
+        (0x9014, 15, Check::RegisterLength),
+        (0x902a, 64, Check::Register),
     ] {
         let read = AccessReg { direction: 1, register, argument: 0 };
         assert_eq!(driver.rejected(&Command::AccessReg(read, Bytes::parse(&data[..len]))), check);

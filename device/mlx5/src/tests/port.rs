@@ -4,7 +4,7 @@ use card::management::SM_LID;
 use protocol::hca::mlx5::access_register::{AccessReg, HostEndianness, Pcap};
 use protocol::hca::mlx5::counter::{QueryVportCounter, VportCounters};
 use protocol::hca::mlx5::eqe::{Eqe, PortChange};
-use protocol::hca::mlx5::firmware_register::{Mcam, Mcqi, Mcqs};
+use protocol::hca::mlx5::firmware_register::{Mcam, Mcqi, Mcqs, Mnvda};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mad_ifc::MadIfc;
 use protocol::hca::mlx5::port_register::PortCounters;
@@ -194,6 +194,35 @@ fn firmware_registers_report_version() {
         let capabilities = Mcqi { info_type: 0, ..mcqi };
         assert_eq!(rejected(&mut driver, 0x9061, &capabilities.emit()), Check::ComponentInfo);
         assert_eq!(rejected(&mut driver, 0x9061, &[0; 23]), Check::RegisterLength);
+    }
+}
+
+/// Section 14.5: `devlink dev param show` reads configuration items.
+#[test]
+fn configuration_items_are_zero_and_read_only() {
+    for mut driver in [initialised(), initialised_with_ethernet()] {
+        let mnvda = Mnvda { data_len: 20, item: 0x81, ..Mnvda::default() }.emit();
+        let data = [&mnvda[..], &[0xff; 256]].concat();
+        let access = |direction| AccessReg { direction, register: 0x9024, argument: 0 };
+        let read = Command::AccessReg(access(1), Bytes::parse(&data));
+        let output = driver.execute(&read.emit(0), AccessReg::LEN + data.len());
+        assert_eq!(output, [&[0; 8], &[0; 8], &mnvda[..], &[0; 256]].concat());
+        let write = Command::AccessReg(access(0), Bytes::parse(&data));
+        assert_eq!(driver.rejected(&write), Check::ConfigItem);
+        let short = Command::AccessReg(access(1), Bytes::parse(&data[..11]));
+        assert_eq!(driver.rejected(&short), Check::RegisterLength);
+    }
+}
+
+/// Section 14.5: `devlink dev reload ... action fw_activate` reads which resets the device offers.
+#[test]
+fn no_reset_activates_firmware() {
+    for mut driver in [initialised(), initialised_with_ethernet()] {
+        let access = |direction| AccessReg { direction, register: 0x9028, argument: 0 };
+        let read = Command::AccessReg(access(1), Bytes::parse(&[0; 8]));
+        assert_eq!(driver.execute(&read.emit(0), AccessReg::LEN + 8), [0; 24]);
+        let write = Command::AccessReg(access(0), Bytes::parse(&[0; 8]));
+        assert_eq!(driver.rejected(&write), Check::Register);
     }
 }
 

@@ -4,8 +4,8 @@
 //! mlx5 interface, sections 5.5, 14.4, 14.5 and 15.4.
 
 use super::code::codes;
-use super::firmware_register::{Mcam, Mcqi, Mcqs};
-use super::port_register::{Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
+use super::firmware_register::{Mcam, Mcqi, Mcqs, Mfrl, Mnvda};
+use super::port_register::{Mcia, Paos, Pddr, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
 use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
 
@@ -32,6 +32,12 @@ codes! {
         NodeDescription = 0x6001 "NODE_DESC",
         /// Byte order of the host. A driver fails to load if it cannot write this register.
         HostEndianness = 0x7004 "HOST_ENDIANNESS",
+        /// Ethernet: contents of a module's EEPROM.
+        Mcia = 0x9014 "MCIA",
+        /// Configuration item in non-volatile memory.
+        Mnvda = 0x9024 "MNVDA",
+        /// Resets that software can request after a firmware update.
+        Mfrl = 0x9028 "MFRL",
         /// Status of a firmware component.
         Mcqs = 0x9060 "MCQS",
         /// Information about a firmware component.
@@ -113,6 +119,9 @@ pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
         Some(PortRegister::Pddr) if data.len() >= Pddr::LEN => {
             Pddr::parse_prefix(data).unwrap_or_default().describe(to);
         }
+        Some(PortRegister::Mcia) if data.len() >= Mcia::LEN => {
+            Mcia::parse_prefix(data).unwrap_or_default().describe(to);
+        }
         Some(PortRegister::Pcap) if data.len() >= Pcap::LEN => {
             Pcap::parse_prefix(data).unwrap_or_default().describe(to);
         }
@@ -121,6 +130,12 @@ pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
         }
         Some(PortRegister::HostEndianness) if data.len() >= HostEndianness::LEN => {
             HostEndianness::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Mnvda) if data.len() >= Mnvda::LEN => {
+            Mnvda::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Mfrl) if data.len() >= Mfrl::LEN => {
+            Mfrl::parse_prefix(data).unwrap_or_default().describe(to);
         }
         Some(PortRegister::Mcam) if data.len() >= Mcam::LEN => {
             Mcam::parse_prefix(data).unwrap_or_default().describe(to);

@@ -1,4 +1,4 @@
-//! Registers that describe the firmware, accessed with the ACCESS_REG command.
+//! Registers that describe the firmware and its configuration, accessed with the ACCESS_REG command.
 //!
 //! # Spec
 //! mlx5 interface, section 14.5.
@@ -99,6 +99,27 @@ impl From<FirmwareVersion> for ComponentVersion {
     }
 }
 
+layout! {
+    /// Header of the MNVDA register, which accesses a configuration item in non-volatile memory. The item's data
+    /// follows.
+    pub struct Mnvda[12] big_endian {
+        /// Whether the access is to the value after the next reset (0), the current one (1) or the default (2).
+        @0x00[23:22]  access_mode: u8,
+        /// Length of the data in bytes.
+        @0x00[8:0]    data_len: u16,
+        /// Class of the item in the upper eight bits, and its number in the class.
+        @0x04         item: u32 => Hex,
+    }
+}
+
+layout! {
+    /// Contents of the MFRL register, without the fields that request a reset.
+    pub struct Mfrl[8] big_endian {
+        /// Mask of the reset levels that suffice to activate new firmware, apart from a power cycle.
+        @0x04[7:0]  levels: u8 => Hex,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::words;
@@ -110,6 +131,9 @@ mod tests {
         assert_eq!(mcam.emit(), words(&[(0, 0x0001_0002), (0x08, 0x8000_0003)]));
         let mcqs = Mcqs { is_last: true, component: 3, identifier: 1, status: 2, update_state: 4 };
         assert_eq!(mcqs.emit(), words(&[(0, 0x8000_0003), (4, 1), (8, 0x24)]));
+        let mnvda = Mnvda { access_mode: 2, data_len: 256, item: 0x0300_0080 };
+        assert_eq!(mnvda.emit(), words(&[(0, 0x0080_0100), (4, 0x0300_0080)]));
+        assert_eq!(Mfrl { levels: 8 }.emit(), words(&[(4, 8)]));
         let mcqi = Mcqi { pending: true, component: 3, info_type: 1, info_len: 124, offset: 4, data_len: 8 };
         let expected = [(0, 0x8000_0003), (8, 1), (0x0c, 124), (0x10, 4), (0x14, 8)];
         assert_eq!(mcqi.emit(), words(&expected));

@@ -94,6 +94,27 @@ layout! {
     }
 }
 
+layout! {
+    /// Fixed part of the MCIA register, which accesses the EEPROM of a pluggable module. The data follows.
+    pub struct Mcia[16] big_endian {
+        /// Number of the module.
+        @0x00[23:16]  module: u8,
+        /// Result of the access; 0 means success.
+        @0x00[7:0]    status: u8,
+        @0x04[31:24]  i2c_address: u8 => Hex,
+        @0x04[23:16]  page: u8,
+        /// Offset of the first byte in the page.
+        @0x04[15:0]   offset: u16,
+        /// Number of bytes to access.
+        @0x08[15:0]   data_len: u16,
+    }
+}
+
+impl Mcia {
+    /// Value of `status` for a cage without a module.
+    pub const NOT_CONNECTED: u8 = 3;
+}
+
 codes! {
     /// Counter group in the PPCNT register.
     pub enum CounterGroup(u8) {
@@ -210,6 +231,8 @@ mod tests {
         assert_eq!(modes.emit(), words(&expected));
         let forced = Ptys { autoneg_disabled: true, autoneg_disable_supported: true, ..Ptys::default() };
         assert_eq!(forced.emit(), words(&[(0, 0x6000_0000)]));
+        let eeprom = Mcia { module: 1, status: 3, i2c_address: 0x50, page: 2, offset: 128, data_len: 48 };
+        assert_eq!(eeprom.emit(), words(&[(0, 0x0001_0003), (4, 0x5002_0080), (8, 48)]));
         let query = PortCounters { port: 1, group: 0x10, priority: 2, ..PortCounters::default() };
         assert_eq!(query.emit(), words(&[(0, 0x0001_0010), (4, 2)]));
     }
