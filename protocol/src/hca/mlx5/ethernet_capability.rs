@@ -153,9 +153,9 @@ layout! {
 }
 
 impl FlowTableCaps {
-    /// Fields that entries can match: destination MAC, source MAC, EtherType, IP version, VLAN identifier, source and
-    /// destination IP addresses, fragment, IP protocol, and UDP and TCP ports.
-    const MATCH_FIELDS: u32 = 0xf20f_3c00;
+    /// Fields that entries can match: destination MAC, source MAC, EtherType, IP version, the fields of a VLAN tag, TTL,
+    /// source and destination IP addresses, fragment, IP protocol, ECN, DSCP, UDP and TCP ports, and TCP flags.
+    const MATCH_FIELDS: u32 = 0xff0f_fe00;
 
     /// Returns this device's maximum capabilities.
     pub fn largest() -> Self {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(RoceCaps::with_gids(16).emit(), words(&roce));
         let tables = [(0x40, 0x9e00_0000), (0x44, 0x1800_0040), (0x4c, 8), (0x50, 5), (0x54, 12)];
         let mut expected: [u8; FlowTableCaps::LEN] = words(&tables);
-        expected[0x60..0x64].copy_from_slice(&[0xf2, 0x0f, 0x3c, 0]);
+        expected[0x60..0x64].copy_from_slice(&[0xff, 0x0f, 0xfe, 0]);
         assert_eq!(FlowTableCaps::largest().emit(), expected);
     }
 }

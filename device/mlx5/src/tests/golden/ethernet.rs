@@ -39,8 +39,8 @@ fn expected_for_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], 
             }
             // This device has a larger GID table.
             Some(CapType::Roce) => output[0x10 + 0x1e..0x10 + 0x20].copy_from_slice(&[0, 128]),
-            // This device also matches source MACs.
-            Some(CapType::FlowTable) => output[0x10 + 0x60] |= 0x40,
+            // This device matches more fields of the outer headers.
+            Some(CapType::FlowTable) => output[0x10 + 0x60..0x10 + 0x63].copy_from_slice(&[0xff, 0x0f, 0xfe]),
             _ => {}
         },
         Command::QueryNicVportContext(_) => {
