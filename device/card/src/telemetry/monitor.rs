@@ -5,7 +5,9 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use engine::{AccessError, Completion, Durations, Instant, NakKind, Queue, ReceivedNak, Retry, Status};
+use engine::{
+    AccessError, Completion, DropReason, Durations, Instant, NakKind, Queue, ReceivedNak, Retry, Status,
+};
 use protocol::describe::{Field as _, Value, Visitor};
 use protocol::ids::Qpn;
 use protocol::roce::Opcode;
@@ -30,6 +32,9 @@ pub struct Monitor {
     ignored: BTreeMap<&'static str, Seen>,
     /// Ignored operations by QPN, for at most [`MAX_QPS`] QPs.
     ignored_of: BTreeMap<Qpn, Ignored>,
+    /// Ignored packets by QPN, for at most [`MAX_QPS`] numbers that belong to no QP. They are kept apart because a peer
+    /// can send to any QP number, and must not evict the counts of existing QPs.
+    ignored_of_unknown: BTreeMap<Qpn, Ignored>,
     /// Number of requests that failed because an access was denied, by [`AccessError::name`].
     refused: BTreeMap<&'static str, u64>,
     strict: bool,
@@ -192,11 +197,18 @@ impl Monitor {
     fn count_ignored(&mut self, reason: Reason, qpn: Option<Qpn>, what: fmt::Arguments<'_>) -> &'static str {
         let name = reason.name();
         if let Some(qpn) = qpn {
-            if self.ignored_of.len() >= MAX_QPS && !self.ignored_of.contains_key(&qpn) {
-                self.ignored_of.pop_first();
+            let before = self.ignored_of(qpn).map_or(0, |of| of.count);
+            let is_unknown = reason == Reason::Packet(DropReason::UnknownQp);
+            let counts = if is_unknown && !self.ignored_of.contains_key(&qpn) {
+                &mut self.ignored_of_unknown
+            } else {
+                self.ignored_of_unknown.remove(&qpn);
+                &mut self.ignored_of
+            };
+            if counts.len() >= MAX_QPS && !counts.contains_key(&qpn) {
+                counts.pop_first();
             }
-            let of = self.ignored_of.entry(qpn).or_insert(Ignored { count: 0, last: reason });
-            *of = Ignored { count: of.count + 1, last: reason };
+            counts.insert(qpn, Ignored { count: before + 1, last: reason });
         }
         let seen = self.ignored.entry(name).or_default();
         seen.count += 1;
@@ -277,16 +289,18 @@ impl Monitor {
     }
 
     pub fn ignored_of(&self, qpn: Qpn) -> Option<Ignored> {
-        self.ignored_of.get(&qpn).copied()
+        self.ignored_of.get(&qpn).or_else(|| self.ignored_of_unknown.get(&qpn)).copied()
     }
 
     /// Clears the state of a QP that enters RESET. Its number may be reused.
     pub fn forget_qp(&mut self, qpn: Qpn) {
         self.ignored_of.remove(&qpn);
+        self.ignored_of_unknown.remove(&qpn);
     }
 
     pub fn forget_qps(&mut self) {
         self.ignored_of.clear();
+        self.ignored_of_unknown.clear();
     }
 
     /// Reports that a request failed because a memory access was denied.
@@ -376,6 +390,22 @@ mod tests {
         let text = written.text();
         let last = "1.500000 hca1 ignored packet qpn=0x5 reason=no_receive suppressed=84";
         assert_eq!((text.lines().count(), text.lines().last()), (17, Some(last)));
+    }
+
+    #[test]
+    fn packets_to_unknown_qps_evict_no_counts_of_qps() {
+        let mut monitor = Monitor::default();
+        let mut ignored = |qpn, reason| monitor.ignored_packet(reason, Qpn::new(qpn), None, |_| {});
+        ignored(5, DropReason::UnknownQp);
+        ignored(5, DropReason::NoReceive);
+        for qpn in 0..=2 * u32::try_from(MAX_QPS).unwrap() {
+            ignored(0x10_0000 + qpn, DropReason::UnknownQp);
+        }
+        let of = Ignored { count: 2, last: Reason::Packet(DropReason::NoReceive) };
+        assert_eq!(monitor.ignored_of(Qpn::new(5)), Some(of));
+        assert_eq!(monitor.ignored_of_unknown.len(), MAX_QPS);
+        monitor.forget_qp(Qpn::new(5));
+        assert_eq!(monitor.ignored_of(Qpn::new(5)), None);
     }
 
     const RULE: Rule = Rule { name: "narrow_write", section: "1.3", about: "" };
