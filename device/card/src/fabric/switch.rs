@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::macs::{MacTable, REFRESH};
-use super::udp::{Agreement, UdpPeer};
+use super::udp::{Agreement, RunLimit, UdpPeer};
 use crate::rate::Bucket;
 
 /// Maximum number of peers. A flooded frame is sent to each of them.
@@ -149,6 +149,7 @@ struct Peer {
     rx_foreign_mac: u64,
     tx_frames: u64,
     agreement: Agreement,
+    run_limit: RunLimit,
 }
 
 impl Switch {
@@ -276,6 +277,7 @@ impl Switch {
             rx_foreign_mac: 0,
             tx_frames: 0,
             agreement: Agreement::default(),
+            run_limit: RunLimit::default(),
         });
         self.last = None;
         Ok(())
@@ -371,6 +373,11 @@ impl Switch {
     /// Returns the padding agreement with a peer, or `None` for a leaf, which is usually not an HCA.
     pub(super) fn agreement(&mut self, peer: usize) -> Option<&mut Agreement> {
         self.peers.get_mut(peer).filter(|peer| !peer.config.leaf).map(|peer| &mut peer.agreement)
+    }
+
+    /// Returns the limit on runs of frames to a peer.
+    pub(super) fn run_limit(&mut self, peer: usize) -> Option<&mut RunLimit> {
+        self.peers.get_mut(peer).map(|peer| &mut peer.run_limit)
     }
 
     pub(super) fn count_sent(&mut self, peer: usize, frames: usize) {

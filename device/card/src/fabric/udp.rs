@@ -4,6 +4,7 @@
 mod agreement;
 mod losses;
 mod peer;
+mod run_limit;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ pub(super) use self::agreement::Agreement;
 pub use self::agreement::Message;
 use self::losses::Losses;
 pub use self::peer::UdpPeer;
+pub(super) use self::run_limit::RunLimit;
 use super::padding::{MAX_PADDING, trim};
 use super::rx_batch::RxFrame;
 use super::switch::{AdmitError, Route, Switch};
@@ -49,7 +51,8 @@ pub struct UdpFabric {
     /// Time zero of the clock used for rate limits and address ageing.
     started: Instant,
     losses: Losses,
-    /// Maximum number of frames per send. Becomes 1 when the kernel rejects a run of frames.
+    /// Maximum number of frames per send. If the kernel rejects a run of frames, [`RunLimit`] limits the runs to the
+    /// same peer.
     max_run: usize,
     /// Source of random numbers for padding requests, and the number of such requests sent so far.
     random: RandomState,
@@ -189,10 +192,14 @@ impl UdpFabric {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Transmitted::Blocked,
             Err(error) if frames > 1 && refuses_runs(&error) => {
-                // Usually the cause is permanent: either the frames exceed the path's MTU and can only be
-                // sent one by one, in fragments, or the interface does not support segmentation.
-                self.max_run = 1;
-                log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
+                // Either the frames exceed the path's MTU and can only be sent one by one, in fragments, or the route's
+                // interface does not support segmentation. Both depend on the peer, and a route can change.
+                let now = self.now();
+                if let Some(limit) = self.switch.run_limit(peer)
+                    && limit.refuse(now, refused_len(&error, segment))
+                {
+                    log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
+                }
                 return Transmitted::RunRefused;
             }
             Err(error) => {
@@ -210,12 +217,17 @@ impl UdpFabric {
     /// Returns the run at the front of the batch for a peer, with padding if the peer accepts it. Requests the peer's
     /// agreement if padding would lengthen the run.
     fn run_for(&mut self, now: engine::Instant, peer: usize, batch: &TxBatch) -> Run {
+        let limit = self.switch.run_limit(peer).copied().unwrap_or_default();
         let agreement = self.switch.agreement(peer);
         let padding = match &agreement {
             Some(agreement) if agreement.is_current(now) => Padding::Accepted,
             _ => Padding::Refused,
         };
-        let run = batch.run(self.max_run, MAX_SEND_LEN, padding);
+        let is_limited = batch.front().is_some_and(|first| !limit.permits(now, first.len()));
+        let mut run = batch.run(if is_limited { 1 } else { self.max_run }, MAX_SEND_LEN, padding);
+        if run.frames > 1 && !limit.permits(now, run.segment) {
+            run = batch.run(1, MAX_SEND_LEN, padding);
+        }
         if run.is_paddable && agreement.is_some_and(|agreement| agreement.is_due(now)) {
             self.requests += 1;
             let number = self.random.hash_one(self.requests);
@@ -434,6 +446,16 @@ fn refuses_runs(error: &io::Error) -> bool {
         Errno::from_io_error(error),
         Some(Errno::MSGSIZE | Errno::INVAL | Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT)
     )
+}
+
+/// Returns the minimum length of the frames that the kernel will probably reject again in runs. If the cause is the
+/// path's MTU, shorter frames can still be sent in runs.
+fn refused_len(error: &io::Error, segment: usize) -> usize {
+    use rustix::io::Errno;
+    match Errno::from_io_error(error) {
+        Some(Errno::MSGSIZE | Errno::INVAL) => segment,
+        _ => 0,
+    }
 }
 
 /// Returns the control message that makes the kernel split a send into datagrams of `segment` bytes (udp(7),
