@@ -382,7 +382,7 @@ impl Management {
                 self.through_switch(sent.mad);
             }
             (QP0, Class::SUBN) => {
-                let answer = self.switch().answer(&sent.mad, sent.destination_qp);
+                let answer = self.answer_as_switch(&sent.mad, sent.destination_qp);
                 self.answer_guest(sent, answer);
             }
             (QP1, Class::SUBN_ADM) => self.administer(view, addresses, sent),
@@ -478,7 +478,7 @@ impl Management {
         let ingress = subnet::switch_port(own);
         match route::at_switch(mad, ingress) {
             Hop::Here(mad) => {
-                let Some(mut answer) = self.switch().answer(&mad, QP0) else { return };
+                let Some(mut answer) = self.answer_as_switch(&mad, QP0) else { return };
                 if route::turn(&mut answer) {
                     self.push(to_guest(own, PERMISSIVE_LID, QP0, QP0, answer));
                 }
@@ -582,8 +582,12 @@ impl Management {
         }
     }
 
-    fn switch(&self) -> subnet_switch::SubnetSwitch<'_> {
-        subnet_switch::SubnetSwitch { subnet: &self.subnet, port: &self.port }
+    /// Returns the response of the switch, which hosts the subnet manager, to a subnet management request.
+    fn answer_as_switch(&mut self, request: &Mad, qp: Qpn) -> Option<Mad> {
+        let switch = subnet_switch::SubnetSwitch { subnet: &self.subnet, port: &self.port };
+        let answer = switch.answer(request, qp)?;
+        self.subnet.count_activity();
+        Some(answer)
     }
 
     fn push(&mut self, output: Output) {

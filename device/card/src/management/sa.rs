@@ -152,7 +152,7 @@ impl SubnetAdministration {
             attribute::NODE_RECORD => (&record::NODE, records::nodes(context)),
             attribute::PORT_INFO_RECORD => (&record::PORT_INFO, records::ports(context)),
             attribute::SWITCH_INFO_RECORD => (&record::SWITCH_INFO, records::switches()),
-            attribute::SM_INFO_RECORD => (&record::SM_INFO, records::subnet_managers()),
+            attribute::SM_INFO_RECORD => (&record::SM_INFO, records::subnet_managers(context)),
             attribute::LINK_RECORD => (&record::LINK, records::links(context)),
             attribute::GUID_INFO_RECORD => (&record::GUID_INFO, records::guids(context)),
             attribute::PKEY_TABLE_RECORD => (&record::PKEY_TABLE, records::pkeys(context)),

@@ -66,6 +66,8 @@ pub(super) struct Subnet {
     /// Number of sweeps left at the initial interval.
     first_sweeps: u8,
     requests: OpenRequests,
+    /// Number of SMPs that the subnet manager has sent.
+    activity: u32,
 }
 
 impl Subnet {
@@ -76,7 +78,19 @@ impl Subnet {
             last_sweep: None,
             first_sweeps: 0,
             requests: OpenRequests::default(),
+            activity: 0,
         }
+    }
+
+    /// Returns the ActCount of the subnet manager. Other subnet managers poll it to check that this one is alive (IBTA
+    /// volume 1, section 14.4.1).
+    pub(super) fn activity(&self) -> u32 {
+        self.activity
+    }
+
+    /// Counts an SMP that the subnet manager sends.
+    pub(super) fn count_activity(&mut self) {
+        self.activity = self.activity.wrapping_add(1);
     }
 
     pub(super) fn own(&self) -> Lid {
@@ -196,7 +210,8 @@ impl Subnet {
         Some(self.build_request(lid, attribute, tid))
     }
 
-    fn build_request(&self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
+    fn build_request(&mut self, lid: Lid, attribute: u16, tid: u32) -> Datagram {
+        self.count_activity();
         let header = Header {
             base_version: Header::BASE_VERSION,
             class: Class::SUBN,

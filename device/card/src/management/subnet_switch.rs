@@ -67,7 +67,7 @@ impl SubnetSwitch<'_> {
             attribute::NODE_DESCRIPTION => *data = description(),
             attribute::NODE_INFO => put(data, &self.node_info().emit()),
             attribute::SWITCH_INFO => put(data, &info().emit()),
-            attribute::SM_INFO => put(data, &sm_info().emit()),
+            attribute::SM_INFO => put(data, &sm_info(self.subnet).emit()),
             attribute::GUID_INFO if header.modifier == 0 => put(data, &GUID.to_be_bytes()),
             attribute::PORT_INFO => {
                 let port = u8::try_from(header.modifier).map_err(|_| MadStatus::BAD_VALUE)?;
@@ -184,6 +184,7 @@ pub(super) fn info() -> SwitchInfo {
 /// Returns the SMInfo that is sent to other subnet managers. If OpenSM runs in a guest, it must find a master that it
 /// yields to. OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default, and asks a
 /// master with a lower priority to hand over. This master therefore has the highest priority.
-pub(super) fn sm_info() -> SmInfo {
-    SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }
+pub(super) fn sm_info(subnet: &Subnet) -> SmInfo {
+    let act_count = subnet.activity();
+    SmInfo { guid: GUID, sm_key: 1, act_count, priority: HIGHEST_PRIORITY, state: sm::MASTER }
 }

@@ -67,8 +67,9 @@ pub(super) fn switches() -> Vec<Vec<u8>> {
     vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &subnet_switch::info().emit()].concat()]
 }
 
-pub(super) fn subnet_managers() -> Vec<Vec<u8>> {
-    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &subnet_switch::sm_info().emit()].concat()]
+pub(super) fn subnet_managers(context: &SaContext<'_>) -> Vec<Vec<u8>> {
+    let info = subnet_switch::sm_info(context.subnet).emit();
+    vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &info].concat()]
 }
 
 pub(super) fn links(context: &SaContext<'_>) -> Vec<Vec<u8>> {

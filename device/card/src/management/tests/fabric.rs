@@ -470,6 +470,18 @@ fn sm_info_reports_master_with_highest_priority() {
     assert_eq!(info[84], 0xf3, "the priority is 15 and the state is MASTER");
 }
 
+/// IBTA volume 1, section 14.4.1: an SM whose ActCount stops increasing has failed.
+#[test]
+fn sm_activity_count_increases_between_polls() {
+    let mut fabric = Fabric::new(&[(1, true)]);
+    let mut count = || {
+        let info = fabric.directed(&[1], 0x20, 0).unwrap();
+        u32::from_be_bytes(info[80..84].try_into().unwrap())
+    };
+    let [first, second] = [count(), count()];
+    assert!(first < second, "{first} {second}");
+}
+
 #[test]
 fn sweep_by_another_hca_gets_response() {
     let mut management = open(1);
