@@ -412,7 +412,7 @@ impl Management {
         listening: bool,
         allow: &mut dyn FnMut() -> bool,
     ) -> Admitted {
-        if !self.is_active() || !self.is_permitted(received) {
+        if !self.is_active() || !self.is_permitted(view.now, received) {
             return Admitted::Taken;
         }
         let class = protocol::mad::header(&received.mad).class;
@@ -441,13 +441,13 @@ impl Management {
     /// remote Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured
     /// none. Set(SMInfo) is exempt. SMInfo belongs to the subnet manager software, which the port's M_Key does not
     /// protect.
-    fn is_permitted(&mut self, received: &Datagram) -> bool {
+    fn is_permitted(&mut self, now: Instant, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
             && header.class.is_smp()
             && header.method == Method::SET
             && header.attribute != attribute::SM_INFO;
-        !sets || self.port.is_manager(Smp::of(&received.mad).m_key())
+        !sets || self.port.is_manager(now, Smp::of(&received.mad).m_key())
     }
 
     /// Returns the next action.

@@ -3,6 +3,9 @@
 //! # Spec
 //! IBTA volume 1, sections 14.2 and 14.3; mthca interface, section 8.5.
 
+use std::time::Duration;
+
+use engine::Instant;
 use protocol::ids::{Lid, Pkey};
 use protocol::mad::header::Header;
 use protocol::mad::node::{self, NodeInfo};
@@ -75,6 +78,8 @@ pub(super) struct ManagedPort {
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
     m_key_violations: u16,
+    /// Time at which the lease period of the M_Key ends. Set while the period is running.
+    m_key_lease_end: Option<Instant>,
     /// Values of the device's P_Key and Q_Key violation counters when software last reset PortInfo's counters. The
     /// device's own counters keep running, and PortInfo reports the difference.
     violations_base: (u64, u64),
@@ -102,6 +107,7 @@ impl ManagedPort {
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
             vl_arbitration: [[0; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
             m_key_violations: 0,
+            m_key_lease_end: None,
             violations_base: (0, 0),
             perf: Perf::default(),
         }
@@ -247,10 +253,30 @@ impl ManagedPort {
     }
 
     /// Returns whether an M_Key permits its sender to manage the port. A wrong key is counted as a violation.
-    pub(super) fn is_manager(&mut self, m_key: u64) -> bool {
+    pub(super) fn is_manager(&mut self, now: Instant, m_key: u64) -> bool {
         let is_manager = m_key != 0 && m_key == self.settings.m_key;
-        self.m_key_violations = self.m_key_violations.saturating_add(u16::from(!is_manager));
+        if !is_manager {
+            self.count_m_key_violation(now);
+        }
         is_manager
+    }
+
+    /// Counts an SMP that failed the M_Key check. The first one starts the lease period (IBTA volume 1, section
+    /// 14.2.4).
+    fn count_m_key_violation(&mut self, now: Instant) {
+        self.m_key_violations = self.m_key_violations.saturating_add(1);
+        if self.m_key_lease_end.is_none() && self.settings.m_key_lease > 0 {
+            self.m_key_lease_end = Some(now + Duration::from_secs(self.settings.m_key_lease.into()));
+        }
+    }
+
+    /// Removes the protection of the M_Key if its lease period has ended. A new subnet manager can then read the key of
+    /// one that has failed (IBTA volume 1, section 14.2.4).
+    fn expire_m_key(&mut self, now: Instant) {
+        if self.m_key_lease_end.is_some_and(|end| end <= now) {
+            self.m_key_lease_end = None;
+            self.settings.m_key_protect = 0;
+        }
     }
 
     /// Answers a subnet management request. Returns `None` if the request must be discarded.
@@ -266,6 +292,7 @@ impl ManagedPort {
             return None;
         }
         let mut answer = *request;
+        self.expire_m_key(view.now);
         let status = if header.base_version != Header::BASE_VERSION || header.class_version != 1 {
             MadStatus::BAD_VERSION
         } else if !matches!(header.method, Method::GET | Method::SET) {
@@ -276,8 +303,11 @@ impl ManagedPort {
                 m_key == MkeyCheck::Ignore || self.settings.m_key == 0 || smp.m_key() == self.settings.m_key;
             // Table 120: without the key, Get is permitted at protection levels 0 and 1.
             if !trusted && (header.method == Method::SET || self.settings.m_key_protect > 1) {
-                self.m_key_violations = self.m_key_violations.saturating_add(1);
+                self.count_m_key_violation(view.now);
                 return None;
+            }
+            if smp.m_key() == self.settings.m_key {
+                self.m_key_lease_end = None;
             }
             let set = header.method == Method::SET;
             let result = self.attribute(view, &header, set, trusted, &mut smp.data, effects);

@@ -117,6 +117,37 @@ fn directed_route_response_keeps_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
+/// IBTA volume 1, section 14.2.4: an SMP without the M_Key starts the lease period, and one with the M_Key stops it. At
+/// the end of the period, the M_Key is no longer protected.
+#[test]
+fn m_key_protection_ends_with_lease_period() {
+    const KEY: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+    let mut management = open(1);
+    let mut set = get(&mut management, 0x15, 1);
+    set[3] = SET;
+    set[64..72].copy_from_slice(&KEY);
+    // The lease period is 10 s and the protection level is 2. The state and the physical state stay unchanged.
+    set[90..92].copy_from_slice(&[0, 10]);
+    set[98] = 2 << 6;
+    set[96] &= 0xf0;
+    set[97] &= 0x0f;
+    let ask = |management: &mut Management, second: u64, mad: &Mad| {
+        management.mad_ifc(&at(1000 * second), mad, MkeyCheck::Enforce)
+    };
+    assert_eq!(ask(&mut management, 0, &set).map(|mad| status(&mad)), Some(0));
+    let look = request(1, 1, GET, 0x15, 1);
+    let mut authorized = look;
+    authorized[24..32].copy_from_slice(&KEY);
+
+    assert_eq!(ask(&mut management, 100, &look), None, "the lease period starts");
+    assert_eq!(ask(&mut management, 109, &look), None);
+    assert!(ask(&mut management, 109, &authorized).is_some(), "the subnet manager is alive");
+    assert_eq!(ask(&mut management, 111, &look), None, "the lease period starts again");
+    assert_eq!(ask(&mut management, 120, &look), None, "a second violation does not prolong it");
+    let seen = ask(&mut management, 121, &look).unwrap();
+    assert_eq!((&seen[64..72], seen[98] >> 6), (&KEY[..], 0));
+}
+
 /// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. A response contains the
 /// M_Key only if the request did.
 #[test]
