@@ -125,8 +125,8 @@ impl SubnetAdministration {
             (Method::GET, class_port_info::ATTRIBUTE) => Ok(Answer::Attribute(class_info().emit().to_vec())),
             (Method::SET, attribute::MC_MEMBER_RECORD) => self.groups.join(context, request),
             (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(context, request),
-            (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
-            (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
+            (Method::SET, attribute::SERVICE_RECORD) => self.services.register(context.view.now, request),
+            (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(context.view.now, request),
             // A subscription succeeds but has no effect, because there are no events to report.
             (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
             (Method::GET | Method::GET_TABLE, attribute) => {
@@ -148,7 +148,7 @@ impl SubnetAdministration {
         let (layout, all) = match attribute {
             attribute::PATH_RECORD => (&record::PATH, paths::find(context, request)?),
             attribute::MC_MEMBER_RECORD => (&record::MC_MEMBER, self.groups.records()),
-            attribute::SERVICE_RECORD => (&record::SERVICE, self.services.records()),
+            attribute::SERVICE_RECORD => (&record::SERVICE, self.services.records(context.view.now)),
             attribute::NODE_RECORD => (&record::NODE, records::nodes(context)),
             attribute::PORT_INFO_RECORD => (&record::PORT_INFO, records::ports(context)),
             attribute::SWITCH_INFO_RECORD => (&record::SWITCH_INFO, records::switches()),

@@ -337,6 +337,35 @@ fn services_can_be_registered_found_and_removed() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
+/// IBTA volume 1, section 15.2.5.14: the ServiceLease is in seconds, and FFFFFFFFh does not end.
+#[test]
+fn service_expires_with_its_lease() {
+    let mut management = open(1);
+    let mut ask_at = |millis, method, mask, record: &[u8]| {
+        let mad = sa(method, 0x31, mask, record);
+        let (source, destination) = (management.lid(), SM_LID);
+        let sent = Datagram { source, source_qp: QP1, destination, destination_qp: QP1, mad };
+        management.handle_guest(&at(millis), &alone(source), &sent);
+        match outputs(&mut management).as_slice() {
+            [Output::ToGuest(answer)] => answer.mad,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut record = [0; 176];
+    for (id, lease) in [(1, 10_u32), (2, u32::MAX)] {
+        record[7] = id;
+        record[28..32].copy_from_slice(&lease.to_be_bytes());
+        assert_eq!(status(&ask_at(0, SET, 0x7f, &record)), 0);
+    }
+    let mut lease = |millis, id| {
+        let found = ask_at(millis, GET, 1, &[0, 0, 0, 0, 0, 0, 0, id]);
+        (status(&found), u32::from_be_bytes(found[84..88].try_into().unwrap()))
+    };
+    assert_eq!((lease(3000, 1), lease(3000, 2)), ((0, 7), (0, u32::MAX)));
+    assert_eq!(lease(10_001, 1).0, 0x0300, "the service is no longer found");
+    assert_eq!(lease(10_001, 2), (0, u32::MAX));
+}
+
 /// Returns an RMPP ACK as the kernel sends it: version 1, type 2, active, with a segment number and the end of the
 /// window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
