@@ -31,10 +31,10 @@ pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     }
 }
 
-/// Returns the given devices' counters as text or JSON. For several devices, the JSON is an object with one key per
-/// device.
-pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyhow::Result<String> {
-    let all = Sample::take(daemon, devices)?;
+/// Returns the counters of the chosen devices, or of all devices if none were chosen, as text or JSON. For several
+/// devices, the JSON is an object with one key per device.
+pub(crate) fn once(daemon: &mut Daemon, chosen: &[u16], as_json: bool) -> anyhow::Result<String> {
+    let all = Sample::take(daemon, chosen)?;
     match (as_json, all.devices.as_slice()) {
         (true, [(_, only)]) => json(only),
         (true, _) => json(&all.to_json()),
@@ -42,19 +42,20 @@ pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyho
     }
 }
 
-/// Prints counters and rates periodically until the reader closes standard output.
+/// Prints counters and rates periodically until the reader closes standard output. If no devices were chosen, the
+/// output follows devices that are added or removed.
 pub(crate) fn watch(
     daemon: &mut Daemon,
-    devices: &[u16],
+    chosen: &[u16],
     period: Duration,
     as_json: bool,
 ) -> anyhow::Result<()> {
     let clear = if io::stdout().is_terminal() && !as_json { CLEAR } else { "" };
-    let mut before = Sample::take(daemon, devices)?;
+    let mut before = Sample::take(daemon, chosen)?;
     loop {
         std::thread::sleep(period);
         daemon.begin();
-        let now = Sample::take(daemon, devices)?;
+        let now = Sample::take(daemon, chosen)?;
         let text = if as_json { json(&now.since(&before))? } else { now.table_since(&before) + "\n" };
         if !print(&format!("{clear}{text}"))? {
             return Ok(());
@@ -70,14 +71,17 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(daemon: &mut Daemon, devices: &[u16]) -> anyhow::Result<Self> {
-        let at = Instant::now();
-        let one = |device: &u16| {
-            let counters = of(daemon, *device)
-                .with_context(|| format!("cannot read the counters of device {device}"))?;
-            Ok((*device, serde_json::to_value(counters)?))
-        };
-        Ok(Self { at, devices: devices.iter().map(one).collect::<anyhow::Result<_>>()? })
+    fn take(daemon: &mut Daemon, chosen: &[u16]) -> anyhow::Result<Self> {
+        let mut sample = Self { at: Instant::now(), devices: Vec::new() };
+        for device in daemon.several(chosen)? {
+            match of(daemon, device) {
+                Ok(counters) => sample.devices.push((device, serde_json::to_value(counters)?)),
+                Err(error) => daemon
+                    .ignore_if_removed(chosen, device, error)
+                    .with_context(|| format!("cannot read the counters of device {device}"))?,
+            }
+        }
+        Ok(sample)
     }
 
     fn to_json(&self) -> Value {
@@ -114,14 +118,16 @@ impl Sample {
         }
         text.line(head);
         let earlier: std::collections::BTreeMap<_, _> = before.flat().into_iter().collect();
+        let position = |(device, _): &(u16, Value)| before.devices.iter().position(|(id, _)| id == device);
+        let positions: Vec<_> = self.devices.iter().map(position).collect();
         for (name, values) in self.flat() {
             if values.iter().all(|value| value.unwrap_or(0) == 0) {
                 continue;
             }
             let earlier = earlier.get(&name);
             let mut cells = vec![name];
-            for (index, value) in values.iter().enumerate() {
-                let earlier = earlier.and_then(|values| *values.get(index)?).unwrap_or(0);
+            for (value, position) in values.iter().zip(&positions) {
+                let earlier = earlier.and_then(|values| *values.get((*position)?)?).unwrap_or(0);
                 let rate = value.map(|value| rate(earlier, value, seconds));
                 cells.push(value.map_or_else(|| "-".to_owned(), |value| value.to_string()));
                 cells.push(rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")));
@@ -228,6 +234,14 @@ mod tests {
         assert_eq!(
             now.since(&before)["per_second"],
             json!({ "1": { "a": { "x": 10.0, "y": 0.0 } }, "2": { "a": { "x": 50.0, "z": 2.0 } } })
+        );
+        let without_first = sample(now.at, &[now.devices[1].clone()]);
+        assert_eq!(
+            without_first.table_since(&before),
+            "COUNTER  VALUE  PER-SECOND\n\
+             a.x      100    50\n\
+             a.z      4      2\n",
+            "a device that has been removed does not affect the rates of others"
         );
         let one = sample(began, &[(7, json!({ "a": { "x": 3 } }))]);
         assert_eq!(one.table(), "COUNTER  VALUE\na.x      3\n");

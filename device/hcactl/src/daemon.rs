@@ -186,6 +186,18 @@ impl Daemon {
         }
     }
 
+    /// Handles an error that occurred while a command read from one of several devices. Returns `Ok` if the device was
+    /// not chosen explicitly and has been removed in the meantime.
+    pub(crate) fn ignore_if_removed(
+        &mut self,
+        chosen: &[u16],
+        device: u16,
+        error: anyhow::Error,
+    ) -> anyhow::Result<()> {
+        let is_removed = |devices: Vec<DeviceRow>| devices.iter().all(|remaining| remaining.id != device);
+        if chosen.is_empty() && self.devices().is_ok_and(is_removed) { Ok(()) } else { Err(error) }
+    }
+
     /// Returns the chosen devices without duplicates, or all devices if none were chosen.
     pub(crate) fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
         if chosen.is_empty() {

@@ -248,13 +248,9 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Groups => list(&mut daemon, cli, "groups")?,
         Command::Cqp => list(&mut daemon, cli, table_name("cqp"))?,
         Command::Counters { watch: Some(period) } => {
-            let devices = daemon.several(&cli.device)?;
-            return counters::watch(&mut daemon, &devices, *period, cli.json);
+            return counters::watch(&mut daemon, &cli.device, *period, cli.json);
         }
-        Command::Counters { watch: None } => {
-            let devices = daemon.several(&cli.device)?;
-            counters::once(&mut daemon, &devices, cli.json)?
-        }
+        Command::Counters { watch: None } => counters::once(&mut daemon, &cli.device, cli.json)?,
         Command::Explain(Explain::Qp { qpn }) => {
             let device = daemon.choose(&cli.device)?;
             let Response::Explanation(explanation) = daemon.ask(&Request::Explain { device, qpn: *qpn })?
@@ -386,21 +382,32 @@ fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let mut text = table::Text::default();
     for device in &devices {
         let of = (devices.len() > 1).then_some(*device);
-        if !cli.json {
-            daemon.text_pages(*device, table, |page| text.add(page, of))?;
-            continue;
+        let listed = if cli.json {
+            daemon.pages(*device, table, |rows: Vec<Value>| {
+                all.extend(rows.into_iter().map(|mut row| {
+                    if let (Some(device), Some(row)) = (of, row.as_object_mut()) {
+                        row.insert("device".into(), device.into());
+                    }
+                    row
+                }));
+                true
+            })
+        } else {
+            daemon.text_pages(*device, table, |page| text.add(page, of))
+        };
+        if let Err(error) = listed {
+            daemon.ignore_if_removed(&cli.device, *device, of_device(error, of))?;
         }
-        daemon.pages(*device, table, |rows: Vec<Value>| {
-            all.extend(rows.into_iter().map(|mut row| {
-                if let (Some(device), Some(row)) = (of, row.as_object_mut()) {
-                    row.insert("device".into(), device.into());
-                }
-                row
-            }));
-            true
-        })?;
     }
     if cli.json { json(&all) } else { Ok(text.finish()) }
+}
+
+/// Adds the number of the device to an error of a command that covers several devices.
+fn of_device(error: anyhow::Error, of: Option<u16>) -> anyhow::Error {
+    match of {
+        Some(device) => error.context(format!("device {device}")),
+        None => error,
+    }
 }
 
 #[cfg(test)]

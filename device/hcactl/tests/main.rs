@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 fn hcactl() -> Command {
@@ -39,6 +40,55 @@ fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
         let _ = (&stream).write_all(answer);
     });
     (folder, path)
+}
+
+/// Starts a server that accepts one client and answers each of its requests with `answer`.
+fn daemon(mut answer: impl FnMut(&Value) -> Value + Send + 'static) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for request in BufReader::new(stream.try_clone().unwrap()).lines() {
+            let answer = answer(&serde_json::from_str(&request.unwrap()).unwrap());
+            stream.write_all(format!("{answer}\n").as_bytes()).unwrap();
+        }
+    });
+    (folder, path)
+}
+
+fn device(id: u16) -> Value {
+    json!({
+        "id": id, "interface": "mthca", "mac": "02:00:00:00:00:01", "ipv4": "10.77.0.1", "ipv6": "fe80::1",
+        "socket": null, "connected": false, "state": "running", "restarts": 0, "problem": null, "port": "up",
+        "capture": null, "trace": null,
+    })
+}
+
+fn output(socket: &Path, arguments: &[&str]) -> String {
+    let output = run(socket, arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn list_of_all_devices_skips_removed_device() {
+    let answer = |still_exists: bool| {
+        let mut polls = 0;
+        move |request: &Value| match request.pointer("/list/device").and_then(Value::as_u64) {
+            Some(1) => json!({ "text": { "columns": ["QPN"], "lines": [["0x5"]], "next": null } }),
+            Some(_) => json!({ "error": "the device is not running" }),
+            None => {
+                polls += 1;
+                let both = polls == 1 || still_exists;
+                json!({ "devices": if both { vec![device(1), device(2)] } else { vec![device(1)] } })
+            }
+        }
+    };
+    let (_folder, socket) = daemon(answer(false));
+    assert_eq!(output(&socket, &["qps"]), "DEVICE  QPN\n1       0x5\n");
+    let (_folder, socket) = daemon(answer(true));
+    assert_eq!(error_output(&run(&socket, &["qps"])), "hcactl: device 2: the device is not running\n");
 }
 
 #[test]
