@@ -7,6 +7,9 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Error message for a device whose fabric has no list of peers.
+pub const NO_PEER_LIST: &str = "this device's fabric has no peer list; only UDP and ring fabrics have one";
+
 /// A device's peer on the `udp` fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,7 +1,12 @@
 //! `hcactl impair`: fault injection between a device and its fabric.
 
+use anyhow::bail;
 use card::fabric::impair::{Action, Direction, ImpairmentRow, Probability, RuleEntry};
 use clap::{Args, Subcommand, ValueEnum};
+use control_api::message::{Request, Response};
+
+use crate::table::{self, RowOf};
+use crate::{Cli, Daemon, json, of_device};
 
 /// Commands of `hcactl impair`.
 #[derive(Clone, Debug, Subcommand)]
@@ -118,6 +123,24 @@ impl Add {
             seed: self.seed,
         }
     }
+}
+
+/// Returns a list of the impairments of all chosen devices.
+pub(crate) fn list(daemon: &mut Daemon, cli: &Cli) -> anyhow::Result<String> {
+    let devices = daemon.several(&cli.device)?;
+    let (mut text, mut all) = (table::Text::default(), Vec::new());
+    for device in devices.iter().copied() {
+        let of = (devices.len() > 1).then_some(device);
+        match daemon.ask(&Request::Impairments { device }) {
+            Ok(Response::Impairments(rows)) => {
+                text.add(&table::impairments(&rows), of);
+                all.extend(rows.into_iter().map(|row| RowOf { row, device: of }));
+            }
+            Ok(_) => bail!("unexpected response from hcad"),
+            Err(error) => daemon.ignore_if_removed(&cli.device, device, of_device(error, of))?,
+        }
+    }
+    if cli.json { json(&all) } else { Ok(text.finish()) }
 }
 
 /// Returns a row's cells, in the order of the headings in `table::impairments`.

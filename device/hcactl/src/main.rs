@@ -307,34 +307,24 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             done(cli, device, "record", &path)?
         }
         Command::WriteManual { .. } => String::new(),
+        Command::Peer(peer::Peer::List) => peer::list(&mut daemon, cli)?,
         Command::Peer(command) => {
             let device = daemon.choose(&cli.device)?;
-            match daemon.ask(&command.request(device))? {
-                Response::Peers(rows) if cli.json => json(&rows)?,
-                Response::Peers(rows) => table::peers(&rows),
-                Response::Members(rows) if cli.json => json(&rows)?,
-                Response::Members(rows) => table::members(&rows),
-                Response::Done {} => done(cli, device, "peer", &command.addr())?,
+            daemon.tell(&command.request(device))?;
+            done(cli, device, "peer", &command.addr())?
+        }
+        Command::Impair(impair::Impair::List) => impair::list(&mut daemon, cli)?,
+        Command::Impair(impair::Impair::Add(add)) => {
+            let device = daemon.choose(&cli.device)?;
+            match daemon.ask(&Request::ImpairAdd { device, rule: add.rule() })? {
+                Response::Impairment(id) => format!("{id}\n"),
                 _ => bail!("unexpected response from hcad"),
             }
         }
-        Command::Impair(command) => {
+        Command::Impair(impair::Impair::Clear { id }) => {
             let device = daemon.choose(&cli.device)?;
-            let request = match command {
-                impair::Impair::List => Request::Impairments { device },
-                impair::Impair::Add(add) => Request::ImpairAdd { device, rule: add.rule() },
-                impair::Impair::Clear { id } => Request::ImpairClear { device, id: *id },
-            };
-            match daemon.ask(&request)? {
-                Response::Impairments(rows) if cli.json => json(&rows)?,
-                Response::Impairments(rows) => table::impairments(&rows),
-                Response::Impairment(id) => format!("{id}\n"),
-                Response::Done {} => match command {
-                    impair::Impair::Clear { id } => done(cli, device, "cleared", id)?,
-                    _ => String::new(),
-                },
-                _ => bail!("unexpected response from hcad"),
-            }
+            daemon.tell(&Request::ImpairClear { device, id: *id })?;
+            done(cli, device, "cleared", id)?
         }
     };
     print(&text).map(drop)

@@ -3,11 +3,16 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
+use anyhow::bail;
 use card::fabric::ring::MemberRow;
 use card::fabric::switch::PeerRow;
 use clap::Subcommand;
-use control_api::message::Request;
-use control_api::peer::UdpPeerEntry;
+use control_api::message::{Request, Response};
+use control_api::peer::{NO_PEER_LIST, UdpPeerEntry};
+use serde::Serialize;
+
+use crate::table::{self, RowOf};
+use crate::{Cli, Daemon, json, of_device};
 
 /// Commands of `hcactl peer`.
 #[derive(Clone, Debug, Subcommand)]
@@ -73,6 +78,42 @@ impl Peer {
             Self::Add { addr, .. } | Self::Remove { addr } => Some(*addr),
         }
     }
+}
+
+/// A row of a list of peers, which can contain rows of both kinds if it covers several devices.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Row {
+    Peer(PeerRow),
+    Member(MemberRow),
+}
+
+/// Returns a list of the peers of all chosen devices. If none was chosen, omits devices whose fabric has no peer list.
+pub(crate) fn list(daemon: &mut Daemon, cli: &Cli) -> anyhow::Result<String> {
+    let devices = daemon.several(&cli.device)?;
+    let (mut peers, mut members, mut all) = (table::Text::default(), table::Text::default(), Vec::new());
+    for device in devices.iter().copied() {
+        let of = (devices.len() > 1).then_some(device);
+        match daemon.ask(&Peer::List.request(device)) {
+            Ok(Response::Peers(rows)) => {
+                peers.add(&table::peers(&rows), of);
+                all.extend(rows.into_iter().map(|row| RowOf { row: Row::Peer(row), device: of }));
+            }
+            Ok(Response::Members(rows)) => {
+                members.add(&table::members(&rows), of);
+                all.extend(rows.into_iter().map(|row| RowOf { row: Row::Member(row), device: of }));
+            }
+            Ok(_) => bail!("unexpected response from hcad"),
+            Err(error) if of.is_some() && cli.device.is_empty() && error.to_string() == NO_PEER_LIST => {}
+            Err(error) => daemon.ignore_if_removed(&cli.device, device, of_device(error, of))?,
+        }
+    }
+    if cli.json {
+        return json(&all);
+    }
+    // Peers and ring members have different columns.
+    let tables = [peers, members].map(table::Text::finish);
+    Ok(tables.iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join("\n"))
 }
 
 /// Returns a row's cells, in the order of the headings in `table::peers`.

@@ -7,6 +7,7 @@ use card::fabric::ring::MemberRow;
 use card::fabric::switch::PeerRow;
 use card::frontend::table::or_dash;
 use control_api::message::{DeviceRow, DeviceState, PortState, TableRow, TextPage};
+use serde::Serialize;
 
 use crate::sanitize;
 
@@ -113,34 +114,34 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     text.finish()
 }
 
-pub(crate) fn peers(rows: &[PeerRow]) -> String {
-    let mut text = Text::default();
-    text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS", "NAME"]);
-    text.lines.extend(rows.iter().map(crate::peer::cells));
-    text.finish()
+fn page<T>(columns: &[&str], rows: &[T], cells: impl Fn(&T) -> Vec<String>) -> TextPage {
+    let columns = columns.iter().map(|name| (*name).to_owned()).collect();
+    TextPage { columns, lines: rows.iter().map(cells).collect(), next: None }
 }
 
-pub(crate) fn members(rows: &[MemberRow]) -> String {
-    let mut text = Text::default();
-    text.head(&[
-        "MEMBER",
-        "STATE",
-        "RX-FRAMES",
-        "FOREIGN",
-        "TX-FRAMES",
-        "TX-REFUSED",
-        "WAITING-BYTES",
-        "MACS",
-    ]);
-    text.lines.extend(rows.iter().map(crate::peer::member_cells));
-    text.finish()
+pub(crate) fn peers(rows: &[PeerRow]) -> TextPage {
+    let columns = ["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS", "NAME"];
+    page(&columns, rows, crate::peer::cells)
 }
 
-pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
-    let mut text = Text::default();
-    text.head(&["ID", "DIRECTION", "ACTION", "MATCH", "WHEN", "MATCHED", "APPLIED"]);
-    text.lines.extend(rows.iter().map(crate::impair::cells));
-    text.finish()
+pub(crate) fn members(rows: &[MemberRow]) -> TextPage {
+    let columns =
+        ["MEMBER", "STATE", "RX-FRAMES", "FOREIGN", "TX-FRAMES", "TX-REFUSED", "WAITING-BYTES", "MACS"];
+    page(&columns, rows, crate::peer::member_cells)
+}
+
+pub(crate) fn impairments(rows: &[ImpairmentRow]) -> TextPage {
+    page(&["ID", "DIRECTION", "ACTION", "MATCH", "WHEN", "MATCHED", "APPLIED"], rows, crate::impair::cells)
+}
+
+/// A row of a list that can cover several devices, as JSON.
+#[derive(Serialize)]
+pub(crate) struct RowOf<T> {
+    #[serde(flatten)]
+    pub(crate) row: T,
+    /// Number of the device, if the list covers several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<u16>,
 }
 
 pub(crate) fn tables(rows: &[TableRow]) -> String {

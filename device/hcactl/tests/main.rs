@@ -71,6 +71,51 @@ fn output(socket: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Device 1 has UDP peers, device 2 has a fabric without a peer list, and device 3 is the member of a ring.
+fn three_devices(request: &Value) -> Value {
+    let of = |name: &str| request.pointer(&format!("/{name}/device")).and_then(Value::as_u64);
+    match (of("peers"), of("impairments")) {
+        (Some(1), _) => json!({ "peers": [{
+            "addr": "192.0.2.1:9", "leaf": false, "macs": [], "rx_frames": 1, "rx_over_rate": 0,
+            "rx_foreign_mac": 0, "tx_frames": 2,
+        }] }),
+        (Some(2), _) => json!({ "error": control_api::peer::NO_PEER_LIST }),
+        (Some(_), _) => json!({ "members": [{
+            "mac": "02:00:00:00:00:09", "macs": [], "asleep": true, "rx_frames": 3, "rx_foreign_mac": 0,
+            "tx_frames": 4, "tx_refused": 0, "tx_waiting_bytes": 0,
+        }] }),
+        (_, Some(device)) => json!({ "impairments": [{
+            "id": device, "rule": { "direction": "tx", "action": "drop" }, "matched": 0, "hits": 0,
+        }] }),
+        _ => json!({ "devices": [device(1), device(2), device(3)] }),
+    }
+}
+
+#[test]
+fn peers_and_impairments_of_all_devices_are_listed() {
+    let list = |arguments: &[&str]| {
+        let (_folder, socket) = daemon(three_devices);
+        output(&socket, arguments)
+    };
+    let words = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let peers = ["DEVICE ADDRESS", "1 192.0.2.1:9", "", "DEVICE MEMBER", "3 02:00:00:00:00:09"];
+    assert_eq!(words(&list(&["peer", "list"])), peers);
+    assert_eq!(words(&list(&["impair", "list"])), ["DEVICE ID", "1 1", "2 2", "3 3"]);
+    for list in
+        [list(&["--json", "peer", "list"]), list(&["--json", "impair", "list", "--device=1", "--device=3"])]
+    {
+        let rows: Value = serde_json::from_str(&list).unwrap();
+        let devices: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["device"].clone()).collect();
+        assert_eq!(devices, [1, 3], "{list}");
+    }
+    assert_eq!(words(&list(&["--device", "1", "peer", "list"])), ["ADDRESS KIND", "192.0.2.1:9 mesh"]);
+    let (_folder, socket) = daemon(three_devices);
+    let error = error_output(&run(&socket, &["--device", "2", "peer", "list"]));
+    assert_eq!(error, format!("hcactl: {}\n", control_api::peer::NO_PEER_LIST));
+}
+
 #[test]
 fn list_of_all_devices_skips_removed_device() {
     let answer = |still_exists: bool| {

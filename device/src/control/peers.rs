@@ -8,6 +8,7 @@ use card::fabric::switch::{PeerError, PeerRow, ResolvedPeer};
 use card::fabric::udp::UdpPeer;
 use card::frontend::Frontend;
 use card::hca::Hca;
+use control_api::peer::NO_PEER_LIST;
 use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
@@ -35,7 +36,7 @@ pub enum PeerList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
     /// The fabric has no list of peers.
-    #[error("this device's fabric has no peer list; only UDP and ring fabrics have one")]
+    #[error("{NO_PEER_LIST}")]
     NoList,
     /// The fabric is a ring. Its members join and leave on their own.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
