@@ -94,7 +94,6 @@ fn commands_for_missing_objects_fail() {
         (&["--device", "7", "list"][..], "device 7 does not exist"),
         (&["--device", "7", "qps"], "device 7 does not exist"),
         (&["--device", "7", "explain", "qp", "5"], "device 7 does not exist"),
-        (&["--device", "7", "top", "--once"], "device 7 does not exist"),
         (&["--device", "7", "port", "up"], "device 7 does not exist"),
         (&["device", "remove", "7"], "device 7 does not exist"),
         (&["explain", "qp", "5"], "QP 0x5 does not exist or is in RESET"),
@@ -113,6 +112,8 @@ fn commands_for_missing_objects_fail() {
             assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
         }
     }
+    let output = run(&control, &["--device", "7", "top", "--once"]);
+    assert_eq!(complaint(&output), "hcactl: device 7 does not exist\n");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use card::sanitize;
+use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use control_api::explain;
 use control_api::message::{PortState, Request, Response};
@@ -187,13 +188,35 @@ enum Record {
     Off,
 }
 
+impl Cli {
+    /// Describes a global option that the command would ignore.
+    fn conflict(&self) -> Option<&'static str> {
+        match &self.command {
+            Command::Device(_) | Command::Reload { .. } if !self.device.is_empty() => {
+                Some("the argument '--device <ID>' cannot be used with 'device' or 'reload'")
+            }
+            Command::Top(_) if self.json => {
+                Some("the argument '--json' cannot be used with 'top'; use 'counters --watch --json'")
+            }
+            _ => None,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     if env::args_os().len() < 2 {
         let _ = help::command().print_help();
         return ExitCode::from(USAGE);
     }
     let matches = help::command().get_matches();
-    match Cli::from_arg_matches(&matches).map_err(Into::into).and_then(|cli| run(&cli)) {
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    if let Some(conflict) = cli.conflict() {
+        help::command().error(ErrorKind::ArgumentConflict, conflict).exit();
+    }
+    match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "hcactl: {}", sanitize::text(&format!("{error:#}")));

@@ -137,6 +137,18 @@ fn list_of_all_devices_skips_removed_device() {
 }
 
 #[test]
+fn options_that_a_command_would_ignore_are_rejected() {
+    for arguments in [
+        &["--device", "1", "device", "remove", "2"][..],
+        &["reload", "--device", "1"],
+        &["--json", "top", "--once"],
+    ] {
+        let output = run(Path::new("/nonexistent/control.sock"), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
 fn missing_command_prints_grouped_help() {
     let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
