@@ -358,7 +358,7 @@ fn print(text: &str) -> anyhow::Result<bool> {
     match io::stdout().write_all(text.as_bytes()) {
         // The reader, such as `head`, does not need more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        written => Ok(written.map(|()| true)?),
+        written => written.map(|()| true).context("cannot write to standard output"),
     }
 }
 

@@ -149,6 +149,14 @@ fn options_that_a_command_would_ignore_are_rejected() {
 }
 
 #[test]
+fn full_disk_is_reported() {
+    let (_folder, socket) = daemon(three_devices);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = hcactl().arg("--socket").arg(socket).arg("devices").stdout(full).output().unwrap();
+    assert!(error_output(&output).starts_with("hcactl: cannot write to standard output: "), "{output:?}");
+}
+
+#[test]
 fn missing_command_prints_grouped_help() {
     let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
