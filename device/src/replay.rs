@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use card::frontend::{FrontendVisitor, Interface};
-use card::record::{Finish, ReadError, Reader, ReplaySource};
+use card::record::{Finish, Header, ReadError, Reader, ReplaySource};
 use card::replay::{Next, Outcome, Report, Step, clock, play};
 use card::sanitize;
 use card::telemetry::store::{Keep, Opening};
@@ -95,8 +95,7 @@ fn replay(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Rep
     if options.steps {
         source.keep_log();
     }
-    let title = format!("{}: {name} ({}) of hcad {}", path.display(), device.frontend.key(), header.hcad);
-    writeln!(out, "{}", sanitize::text(&title))?;
+    writeln!(out, "{}", title(path, &header, device.frontend.key()))?;
     if header.hcad != env!("CARGO_PKG_VERSION") {
         writeln!(
             out,
@@ -113,6 +112,11 @@ fn replay(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Rep
         Outcome::Same(_) | Outcome::Stopped => Ok(()),
         _ => Err(ReplayError::Differs { path: path.to_owned() }),
     }
+}
+
+/// Returns the first line of the output. It describes the recording.
+fn title(path: &Path, Header { device, hcad, .. }: &Header, interface: &str) -> String {
+    sanitize::text(&format!("{}: {device} ({interface}) of hcad {hcad}", path.display()))
 }
 
 /// Returns whether `path` refers to this file, possibly by another name.
@@ -176,7 +180,7 @@ fn wait() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use card::record::{Header, Recorder};
+    use card::record::Recorder;
     use card::telemetry::testing::Written;
 
     use super::*;
@@ -233,6 +237,15 @@ mod tests {
         }
         traced(&trace).unwrap();
         traced(&trace).unwrap();
+    }
+
+    #[test]
+    fn readme_shows_first_line_of_output() {
+        let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+        let path = Path::new("logs/hcad-a.record");
+        let header = Header::new("hca1", serde_json::Map::new());
+        let lines = format!("$ hcad replay {}\n{}\n", path.display(), title(path, &header, "mthca"));
+        assert!(readme.contains(&lines), "README does not contain {lines}");
     }
 
     #[test]
