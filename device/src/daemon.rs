@@ -16,7 +16,7 @@ use crate::config::{Config, MetricsConfig};
 use crate::confinement;
 use crate::control;
 use crate::control::registry::{self, Change, DeviceRegistry};
-use crate::fleet::{Fleet, FleetError, Next, Origin};
+use crate::fleet::{Fleet, FleetError, Next, Origin, STOP_TIMEOUT};
 use crate::inherited::{Inherited, InheritedError};
 use crate::metrics;
 use crate::metrics::process::Process;
@@ -117,6 +117,8 @@ pub fn run(
         }
     }
     let all_ended = runtime.block_on(fleet.end());
+    // A control request may still be closing a file on a slow disk.
+    runtime.shutdown_timeout(STOP_TIMEOUT);
     Ok(ended.unwrap_or(Ok(())).and(all_ended)?)
 }
 

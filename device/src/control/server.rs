@@ -15,7 +15,7 @@ use card::record::Recorder;
 use card::telemetry::file;
 use card::telemetry::filter::{CaptureFilter, TraceFilter, UnknownOpcodeError};
 use card::telemetry::store::{Keep, MAX_FILES, Opening};
-use card::telemetry::trace::{Trace, TraceFormat};
+use card::telemetry::trace::{STANDARD_ERROR, Trace, TraceFormat};
 use card::vfio::server::Listener;
 use control_api::message::{DeviceRow, DeviceState, Request, Response, TableRow};
 use protocol::ids::Qpn;
@@ -283,18 +283,19 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             check_files(files)?;
             check_qpns(&filter.qpns)?;
             filter.check_opcodes()?;
-            start_capture(find(device)?, &Keep::Files { path, count: files }, max_bytes, filter).await?;
+            start_capture(find(device)?, Keep::Files { path, count: files }, max_bytes, filter).await?;
             Response::Done {}
         }
         Request::CaptureRing { device, bytes, filter } => {
             check_qpns(&filter.qpns)?;
             filter.check_opcodes()?;
-            start_capture(find(device)?, &Keep::Memory(bytes), None, filter).await?;
+            start_capture(find(device)?, Keep::Memory(bytes), None, filter).await?;
             Response::Done {}
         }
         Request::CaptureDump { device, path } => {
             let kept = find(device)?.handle.call(Call::KeptFrames).await?;
-            dump(&path, &kept.ok_or(RequestError::NothingKept("capture"))?)?;
+            let kept = kept.ok_or(RequestError::NothingKept("capture"))?;
+            with_files(move || dump(&path, &kept)).await??;
             Response::Done {}
         }
         Request::SetPort { device, state } => {
@@ -309,39 +310,47 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             let handle = &find(device)?.handle;
             let capture = handle.call(|answer| Call::SetCapture(None, answer)).await?;
             let mut capture = capture.ok_or(RequestError::NotCapturing)?;
-            capture.flush();
-            ended("capture", capture.ended())?
+            with_files(move || {
+                capture.flush();
+                ended("capture", capture.ended())
+            })
+            .await??
         }
         Request::TraceOn { device, path, format, filter, max_bytes, files } => {
             check_files(files)?;
             check_qpns(&filter.qpns)?;
             let keep = Keep::Files { path, count: files };
-            start_trace(find(device)?, &keep, max_bytes, format, filter).await?;
+            start_trace(find(device)?, keep, max_bytes, format, filter).await?;
             Response::Done {}
         }
         Request::TraceRing { device, bytes, format, filter } => {
             check_qpns(&filter.qpns)?;
-            start_trace(find(device)?, &Keep::Memory(bytes), None, format, filter).await?;
+            start_trace(find(device)?, Keep::Memory(bytes), None, format, filter).await?;
             Response::Done {}
         }
         Request::TraceDump { device, path } => {
             let kept = find(device)?.handle.call(Call::KeptRecords).await?;
-            dump(&path, &kept.ok_or(RequestError::NothingKept("trace"))?)?;
+            let kept = kept.ok_or(RequestError::NothingKept("trace"))?;
+            with_files(move || dump(&path, &kept)).await??;
             Response::Done {}
         }
         Request::TraceOff { device } => {
             let trace = find(device)?.handle.call(|answer| Call::SetTrace(None, answer)).await?;
             let mut trace = trace.ok_or(RequestError::NotTracing)?;
-            trace.flush();
-            ended("trace", trace.ended())?
+            with_files(move || {
+                trace.flush();
+                ended("trace", trace.ended())
+            })
+            .await??
         }
         Request::RecordOn { device, path } => {
-            start_record(find(device)?, &path).await?;
+            start_record(find(device)?, path).await?;
             Response::Done {}
         }
         Request::RecordOff { device } => {
             let record = find(device)?.handle.call(Call::EndRecord).await?;
-            let (path, failure) = record.ok_or(RequestError::NotRecording)?.finish();
+            let record = record.ok_or(RequestError::NotRecording)?;
+            let (path, failure) = with_files(move || record.finish()).await?;
             ended("recording", failure.as_deref().map(|why| (&*path, why)))?
         }
         Request::Impairments { device } => {
@@ -380,6 +389,11 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
             }
         }
     })
+}
+
+/// Runs file operations on another thread. The main thread serves all devices and must not wait for a slow disk.
+async fn with_files<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RequestError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| RequestError::Ending)
 }
 
 async fn change<T>(
@@ -447,26 +461,28 @@ fn row(device: &Device, status: Result<call::Status, CallError>) -> DeviceRow {
 
 async fn start_capture(
     device: &Device,
-    keep: &Keep,
+    keep: Keep,
     max_bytes: Option<u64>,
     filter: CaptureFilter,
 ) -> Result<(), RequestError> {
     if let Some(running) = device.handle.call(Call::Status).await?.capture {
         return Err(RequestError::Capturing(running));
     }
-    let capture = Capture::open(keep, Opening::New, &device.name)
+    let (files, name) = (keep.clone(), device.name.clone());
+    let capture = with_files(move || Capture::open(&files, Opening::New, &name))
+        .await?
         .map_err(|error| RequestError::file(keep.path(), error))?
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
     // Another client may have started a capture in the meantime. The new capture replaces it.
-    device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
-    Ok(())
+    let started = device.handle.call(|answer| Call::SetCapture(capture, answer)).await;
+    replaced(started, keep).await
 }
 
 async fn start_trace(
     device: &Device,
-    keep: &Keep,
+    keep: Keep,
     max_bytes: Option<u64>,
     format: TraceFormat,
     filter: TraceFilter,
@@ -474,14 +490,39 @@ async fn start_trace(
     if let Some(running) = device.handle.call(Call::Status).await?.trace {
         return Err(RequestError::Tracing(running));
     }
-    let trace = Trace::open(keep, Opening::New, format, &device.name)
+    let (files, name) = (keep.clone(), device.name.clone());
+    let trace = with_files(move || Trace::open(&files, Opening::New, format, &name))
+        .await?
         .map_err(|error| RequestError::file(keep.path(), error))?
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
     // Another client may have started a trace in the meantime. The new trace replaces it.
-    device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
-    Ok(())
+    let started = device.handle.call(|answer| Call::SetTrace(trace, answer)).await;
+    replaced(started, keep).await
+}
+
+/// Closes the capture or trace that a new one has replaced. If the new one was not started, removes its files, so that
+/// the request can be repeated.
+async fn replaced<T: Send + 'static>(
+    started: Result<Option<T>, CallError>,
+    keep: Keep,
+) -> Result<(), RequestError> {
+    with_files(move || match started {
+        Ok(previous) => {
+            drop(previous);
+            Ok(())
+        }
+        Err(error) => {
+            // If the device is only slow, it may still start the capture or trace.
+            if error == CallError::NotRunning {
+                let files = keep.files().filter(|path| path != Path::new(STANDARD_ERROR));
+                files.for_each(|path| drop(fs::remove_file(path)));
+            }
+            Err(error.into())
+        }
+    })
+    .await?
 }
 
 fn check_files(files: NonZeroU16) -> Result<(), RequestError> {
@@ -503,24 +544,30 @@ fn dump(path: &Path, kept: &[u8]) -> Result<(), RequestError> {
     })
 }
 
-async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> {
+async fn start_record(device: &Device, path: PathBuf) -> Result<(), RequestError> {
     if let Some(running) = device.handle.call(Call::Status).await?.record {
         return Err(RequestError::Recording(running));
     }
     let header = device.header.clone().with_clock_origin(clock::origin());
-    let record = Recorder::create_new(path, &header, device.record_max_bytes)
-        .map_err(|error| RequestError::file(path, error))?;
+    let (file, max_len) = (path.clone(), device.record_max_bytes);
+    let record = with_files(move || Recorder::create_new(&file, &header, max_len))
+        .await?
+        .map_err(|error| RequestError::file(&path, error))?;
     let record = Box::new(record);
-    let begun = device.handle.call(|answer| Call::BeginRecord(record, answer)).await?;
-    match begun {
-        Ok(_) => Ok(()),
-        Err((record, why)) => {
-            drop(record);
-            // Remove the file, which does not contain any device data yet.
-            let _ = fs::remove_file(path);
-            Err(why.into())
-        }
-    }
+    let begun = device.handle.call(|answer| Call::BeginRecord(record, answer)).await;
+    with_files(move || {
+        let why = match begun {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err((_, why))) => why.into(),
+            // The device is only slow and may still start the recording.
+            Err(CallError::Late) => return Err(CallError::Late.into()),
+            Err(error) => error.into(),
+        };
+        // Remove the file, which does not contain any device data yet.
+        let _ = fs::remove_file(path);
+        Err(why)
+    })
+    .await?
 }
 
 fn line(response: &Response) -> Vec<u8> {
@@ -529,3 +576,6 @@ fn line(response: &Response) -> Vec<u8> {
     line.push(b'\n');
     line
 }
+
+#[cfg(test)]
+mod tests;

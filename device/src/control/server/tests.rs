@@ -1,0 +1,98 @@
+use std::sync::mpsc as sync_mpsc;
+use std::thread;
+
+use card::identity::Identity;
+use card::record::Header;
+use card::telemetry::trace::Kind;
+use protocol::ids::Lid;
+use serde_json::Map;
+use tokio::sync::watch;
+
+use super::*;
+use crate::control::call::{Mailbox, mailbox};
+use crate::control::registry::changes;
+
+/// Returns a service with one device, and the mailbox of the device.
+fn service() -> (Service, Mailbox) {
+    let (handle, mailbox) = mailbox().unwrap();
+    let device = Device {
+        id: 1,
+        interface: "mthca",
+        name: "hca1".to_owned(),
+        identity: Identity::from_lid(Lid::new(1)),
+        socket: None,
+        capture_max_bytes: u64::MAX,
+        trace_max_bytes: u64::MAX,
+        record_max_bytes: u64::MAX,
+        header: Header::new("hca1", Map::new()),
+        names: None,
+        handle,
+    };
+    let registry = watch::Sender::new(Arc::from([Arc::new(device)])).subscribe();
+    (Service { registry, changes: changes().0, configuration: None }, mailbox)
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// A file on a disk that makes no progress until it is released.
+struct SlowFile(sync_mpsc::Receiver<()>);
+
+impl io::Write for SlowFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.recv_timeout(Duration::from_secs(10)).map_err(io::Error::other)
+    }
+}
+
+#[test]
+fn closing_trace_on_slow_disk_blocks_no_other_task() {
+    let (service, mut mailbox) = service();
+    let (release, released) = sync_mpsc::channel();
+    let device = thread::spawn(move || {
+        loop {
+            for call in mailbox.take() {
+                if let Call::SetTrace(None, answer) = call {
+                    let mut trace = Trace::new(
+                        Box::new(SlowFile(released)),
+                        Path::new("trace"),
+                        TraceFormat::Text,
+                        "hca1",
+                    );
+                    trace.record(Kind::Wqe, "send", |_| {});
+                    return answer.send(Some(trace)).is_ok();
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        release.send(())
+    };
+    let (answer, _) = run(async { tokio::join!(answer(Request::TraceOff { device: 1 }, &service), other) });
+    assert_eq!(answer.map_err(|error| error.to_string()), Ok(Response::Done {}));
+    assert!(device.join().unwrap());
+}
+
+#[test]
+fn failed_capture_leaves_no_files() {
+    let (service, mailbox) = service();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new.pcapng");
+    drop(mailbox);
+    let device = service.registry.borrow()[0].clone();
+    let keep = Keep::Files { path, count: NonZeroU16::new(2).unwrap() };
+    let capture = Capture::open(&keep, Opening::New, "hca1").unwrap();
+    let started = run(async {
+        let capture = Some(Box::new(capture));
+        let started = device.handle.call(|answer| Call::SetCapture(capture, answer)).await;
+        replaced(started, keep).await
+    });
+    assert_eq!(started.unwrap_err().to_string(), "the device is not running");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
