@@ -147,7 +147,9 @@ impl Trace {
         let format = if json { TraceFormat::Json } else { TraceFormat::Text };
         Ok(match self {
             Self::On { file, bound: Bound { max, files }, records } => {
-                let path = file.as_deref().map_or_else(|| Ok(STANDARD_ERROR.into()), absolute)?;
+                // As with `hcad --trace`, "-" also means standard error.
+                let file = file.as_deref().filter(|file| *file != Path::new(STANDARD_ERROR));
+                let path = file.map_or_else(|| Ok(STANDARD_ERROR.into()), absolute)?;
                 let request = Request::TraceOn {
                     device,
                     path: path.clone(),

@@ -157,6 +157,15 @@ fn full_disk_is_reported() {
 }
 
 #[test]
+fn trace_to_dash_is_written_to_standard_error_of_hcad() {
+    let (_folder, socket) = daemon(|request| match request.pointer("/trace_on/path") {
+        Some(path) => json!({ "error": format!("path {path}") }),
+        None => json!({ "devices": [device(1)] }),
+    });
+    assert_eq!(error_output(&run(&socket, &["trace", "on", "-"])), "hcactl: path \"-\"\n");
+}
+
+#[test]
 fn missing_command_prints_grouped_help() {
     let output = hcactl().env("HCACTL_SOCKET", "/nonexistent/control.sock").output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");

@@ -207,6 +207,8 @@ enum RequestError {
     NothingKept(&'static str),
     #[error("too many files: {0} (maximum {MAX_FILES})")]
     TooManyFiles(u16),
+    #[error("a trace to standard error cannot rotate through several files")]
+    SeveralStandardErrors,
     #[error("already recording to {}", .0.display())]
     Recording(PathBuf),
     #[error("no recording is in progress")]
@@ -318,6 +320,9 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         }
         Request::TraceOn { device, path, format, filter, max_bytes, files } => {
             check_files(files)?;
+            if path == Path::new(STANDARD_ERROR) && files > NonZeroU16::MIN {
+                return Err(RequestError::SeveralStandardErrors);
+            }
             check_qpns(&filter.qpns)?;
             let keep = Keep::Files { path, count: files };
             start_trace(find(device)?, keep, max_bytes, format, filter).await?;
