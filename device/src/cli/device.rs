@@ -22,7 +22,7 @@ pub struct DeviceArgs {
     pub frontend: Option<String>,
 
     /// Device number on the fabric, 1 to 49150; determines the device's LID, MAC and IPv4 address
-    #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend", conflicts_with = "config")]
+    #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend", conflicts_with = "config", value_parser = clap::value_parser!(u16).range(1..=49150))]
     id: Option<u16>,
 
     /// Use the UDP fabric and listen on this address and port
@@ -191,8 +191,9 @@ mod tests {
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (
                 &["--frontend", "mthca", "--id", "0", "--udp", "127.0.0.1:1"],
-                "--id: 0 is not between 1 and 49150",
+                "'0' for '--id <ID>': 0 is not in 1..=49150",
             ),
+            (&["--frontend", "mthca", "--id", "70000", "--udp", "127.0.0.1:1"], "70000 is not in 1..=49150"),
             (
                 &["--frontend", "mthca", "--id", "1", "--udp", "224.0.0.1:1"],
                 "--udp: 224.0.0.1 is not a unicast",
