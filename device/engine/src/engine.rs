@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use protocol::ids::{MacAddr, Pkey, Qpn};
 use protocol::roce::Offload;
 
+use crate::error_qps::ErrorQps;
 use crate::pkeys::Pkeys;
 use crate::pooled_slots::{PooledSlots, SpareBuffers};
 use crate::qp::{Ctx, Qp, Request, Step};
@@ -206,7 +207,7 @@ pub struct Engine {
     unfinished: bool,
     timers: Timers,
     /// QPs in ERR, whose receive queues are polled periodically.
-    in_error: VecDeque<u32>,
+    in_error: ErrorQps,
     error_poll_at: Option<Instant>,
     events: VecDeque<Event>,
     dirty: VecDeque<u32>,
@@ -230,7 +231,7 @@ impl Engine {
             turn_left: 0,
             unfinished: false,
             timers: Timers::default(),
-            in_error: VecDeque::new(),
+            in_error: ErrorQps::default(),
             error_poll_at: None,
             events: VecDeque::new(),
             dirty: VecDeque::new(),
@@ -304,9 +305,7 @@ impl Engine {
         if qp.dirty {
             self.dirty.retain(|&other| other != index);
         }
-        if qp.in_error_list {
-            self.in_error.retain(|&other| other != index);
-        }
+        self.in_error.remove(&mut qp.error_turn);
         // Events that have not been polled yet must not be reported for the next QP with the same number.
         self.events.retain(|event| match event {
             Event::Completion(Completion { qpn, .. }) | Event::Async { qpn, .. } => *qpn != qp.qpn(),
@@ -598,7 +597,7 @@ impl Engine {
             }
             let Some(index) = self.in_error.pop_front() else { break };
             let Some(qp) = self.table.get_mut(index) else { continue };
-            qp.in_error_list = false;
+            qp.error_turn = None;
             if qp.state() == State::Err {
                 // `input_at` appends the QP to the list again if it is still in ERR.
                 self.input_at(now, index, host, Qp::poll_error);
@@ -616,16 +615,10 @@ fn push_once(listed: &mut bool, list: &mut VecDeque<u32>, index: u32) {
     }
 }
 
-fn watch_error_qp(
-    qp: &mut Qp,
-    list: &mut VecDeque<u32>,
-    poll_at: &mut Option<Instant>,
-    index: u32,
-    now: Instant,
-) {
+fn watch_error_qp(qp: &mut Qp, list: &mut ErrorQps, poll_at: &mut Option<Instant>, index: u32, now: Instant) {
     if !qp.polls_receives() {
         return;
     }
-    push_once(&mut qp.in_error_list, list, index);
+    list.push_back(index, &mut qp.error_turn);
     poll_at.get_or_insert(now + limits::ERROR_POLL_PERIOD);
 }

@@ -20,6 +20,7 @@ mod dispatch;
 mod drops;
 mod durations;
 mod engine;
+mod error_qps;
 mod event;
 mod explain;
 mod gather;

@@ -53,8 +53,8 @@ pub(crate) struct Qp {
     pub(crate) scheduled: bool,
     /// Engine bookkeeping: whether the QP is in the dirty list.
     pub(crate) dirty: bool,
-    /// Engine bookkeeping: whether the QP is in the list of QPs in ERR.
-    pub(crate) in_error_list: bool,
+    /// Engine bookkeeping: the QP's turn in the list of QPs in ERR, if it is in the list.
+    pub(crate) error_turn: Option<u64>,
     /// Engine bookkeeping: the registered deadline.
     pub(crate) registered: Option<Instant>,
 }
@@ -79,7 +79,7 @@ impl Qp {
             ended: None,
             scheduled: false,
             dirty: false,
-            in_error_list: false,
+            error_turn: None,
             registered: None,
         }
     }
@@ -638,7 +638,7 @@ impl Qp {
         *self = Self {
             scheduled: self.scheduled,
             dirty: self.dirty,
-            in_error_list: self.in_error_list,
+            error_turn: self.error_turn,
             registered: self.registered,
             ..fresh
         };
