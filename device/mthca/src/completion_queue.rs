@@ -126,7 +126,9 @@ impl CompletionQueue {
         let (armed, is_there) = match arm.arm_for {
             Some(ArmFor::Any) => (Armed::Any, self.ring.ring().producer() != arm.consumer),
             Some(ArmFor::Solicited) => {
-                (Armed::Solicited, self.solicited.is_some_and(|newest| is_behind(newest, arm.consumer)))
+                let ring = self.ring.ring();
+                let is_unread = |newest| is_unread(newest, arm.consumer, ring.producer(), ring.entries());
+                (Armed::Solicited, self.solicited.is_some_and(is_unread))
             }
             None => return Notify::No,
         };
@@ -186,9 +188,12 @@ impl CompletionQueue {
     }
 }
 
-/// Returns whether `entry` is still unread, given software's consumer index. Both indices are modulo 2^32.
-fn is_behind(entry: u32, consumer: u32) -> bool {
-    entry.wrapping_sub(consumer) < 1 << 31
+/// Returns whether `entry` is still unread, given software's consumer index. All indices are modulo 2^32.
+fn is_unread(entry: u32, consumer: u32, producer: u32, entries: u64) -> bool {
+    // An entry that has been overwritten cannot be unread. Without this check, an old entry would count as unread once
+    // it is half of the index space behind.
+    let is_in_ring = u64::from(producer.wrapping_sub(entry)) <= entries;
+    is_in_ring && entry.wrapping_sub(consumer) < 1 << 31
 }
 
 #[cfg(test)]

@@ -178,6 +178,17 @@ fn error_cqe_counts_as_solicited() {
 }
 
 #[test]
+fn overwritten_solicited_entry_counts_as_read() {
+    const ENTRIES: u64 = 4;
+    let is_unread = |entry, consumer, producer| is_unread(entry, consumer, producer, ENTRIES);
+    assert!(is_unread(7, 7, 9) && is_unread(7, 7, 11) && !is_unread(7, 8, 9));
+    assert!(is_unread(u32::MAX, u32::MAX, 3) && !is_unread(u32::MAX, 0, 3), "the indices wrap");
+    for later in [1 << 31, 3 << 30, u32::MAX] {
+        assert!(!is_unread(7, later, later), "software has read all {later:#x} entries");
+    }
+}
+
+#[test]
 fn resizing_keeps_producer_index() {
     let mem = memory();
     let mut queue = queue(&mem);
