@@ -15,7 +15,7 @@ use card::memory::translate::{KeyRange, PageTable, Pattern, RegionAccess};
 use card::sparse::TableFull;
 use protocol::hca::mlx5::mkey::{AccessMode, MkeyContext, Mtt, UNIT};
 use protocol::hca::mlx5::user_memory::UmemPlace;
-use protocol::ids::{Iova, Lkey, MkeyIndex, Pdn, Va};
+use protocol::ids::{Iova, Lkey, MkeyIndex, Va};
 
 pub use self::change::Change;
 use self::list::TranslationList;

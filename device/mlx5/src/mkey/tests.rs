@@ -2,7 +2,7 @@ use card::memory::testing::guest_memory;
 use card::memory::translate::AccessTarget;
 use engine::{Access, AccessError, Initiator};
 use protocol::hca::mlx5::mkey::{ANY_QP, Klm};
-use protocol::ids::Qpn;
+use protocol::ids::{Pdn, Qpn};
 
 use super::*;
 
