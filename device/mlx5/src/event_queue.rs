@@ -128,8 +128,7 @@ impl EventQueue {
     /// Holds an event if the ring is full. Returns whether the event is held. If so, it must not be written now.
     ///
     /// Section 8.2: the driver sizes its EQs for a fixed number of events, but any number of CQs can share an EQ. A
-    /// program does not arm its CQ again before it has received an event, so it would wait forever for one that was
-    /// lost.
+    /// program does not arm its CQ again before it has received an event, so it would wait forever for a lost one.
     pub fn hold(&mut self, event: &Eqe) -> bool {
         if !self.is_full() {
             return false;
@@ -150,6 +149,11 @@ impl EventQueue {
             return None;
         }
         self.held.pop_front().or_else(|| self.held_cqs.pop_first().map(Eqe::Completion))
+    }
+
+    /// Drops the completion event that the queue holds for a CQ. Called when the CQ is destroyed.
+    pub fn cancel_held(&mut self, cqn: Cqn) {
+        self.held_cqs.remove(&cqn);
     }
 
     /// Drops the events that the queue holds, except those of commands.
@@ -270,6 +274,17 @@ mod tests {
         queue.drop_held();
         queue.set_consumer(1);
         assert_eq!((queue.take_held(), queue.take_held()), (Some(Eqe::Command(3)), None));
+    }
+
+    #[test]
+    fn destroyed_cq_has_no_held_event() {
+        let dma = guest_memory(0, 1);
+        let mut queue = queue(1);
+        queue.push(&EVENT, &dma).unwrap();
+        assert!(queue.hold(&Eqe::Completion(Cqn::new(7))) && queue.hold(&Eqe::Completion(Cqn::new(8))));
+        queue.cancel_held(Cqn::new(7));
+        queue.set_consumer(1);
+        assert_eq!((queue.take_held(), queue.take_held()), (Some(Eqe::Completion(Cqn::new(8))), None));
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Resources {
         }
     }
 
-    /// Writes the events that an EQ holds because its ring was full, as far as the ring now has room for them.
+    /// Writes the events that an EQ holds because its ring was full, as far as the ring has room for them.
     pub fn write_held_events(&mut self, cx: &mut Context<'_>, eqn: Eqn) {
         while let Some(event) = self.eqs.get_mut(eqn.get()).and_then(EventQueue::take_held) {
             match event {
@@ -99,7 +99,7 @@ impl Resources {
         let Some(queue) = eqn.and_then(|eqn| self.eqs.get_mut(eqn.get())) else { return false };
         let is_held = queue.hold(event);
         if is_held {
-            limited!(debug, ?eqn, ?event, "the event queue is full, so the event waits");
+            limited!(debug, ?eqn, ?event, "event held: the event queue is full");
         }
         is_held
     }

@@ -67,6 +67,9 @@ pub(super) fn destroy(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection>
     let queue = resources.cqs.remove(cqn.get()).ok_or_else(|| unknown(cqn))?;
     resources.uses.remove(&queue.uses());
     resources.delayed.cancel(queue.eqn(), cqn);
+    if let Some(eq) = resources.eqs.get_mut(queue.eqn().get()) {
+        eq.cancel_held(cqn);
+    }
     resources.polled.remove((queue.uar(), Word::ArmCq), cqn.get());
     resources.release_pages(queue.pages());
     Ok(nothing())
