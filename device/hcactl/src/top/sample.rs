@@ -19,6 +19,8 @@ pub(super) struct Sample {
     /// Devices and their totals; `None` if the device did not respond.
     devices: Vec<(DeviceRow, Option<Totals>)>,
     qps: Vec<(u16, QpRow)>,
+    /// Devices of which some queue pairs may be missing because they did not respond.
+    unlisted: HashSet<u16>,
     /// Whether a device has at least [`MAX_QPS`] queue pairs, in which case some may be missing.
     pub(super) truncated: bool,
 }
@@ -75,16 +77,26 @@ impl Sample {
         daemon.begin();
         let mut rows = daemon.devices()?;
         rows.retain(|row| chosen.is_empty() || chosen.contains(&row.id));
-        let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), truncated: false };
+        let mut sample = Self {
+            at: Instant::now(),
+            devices: Vec::new(),
+            qps: Vec::new(),
+            unlisted: HashSet::new(),
+            truncated: false,
+        };
         for row in rows {
             let mut counted = None;
+            sample.unlisted.insert(row.id);
             // A device that stops responding during the poll is still listed, but its counters or some of its queue
             // pairs may be missing.
             if row.state == DeviceState::Running
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
                 counted = Some(Totals::of(&counters));
-                sample.truncated |= sample.list(daemon, row.id).unwrap_or(false);
+                if let Ok(truncated) = sample.list(daemon, row.id) {
+                    sample.truncated |= truncated;
+                    sample.unlisted.remove(&row.id);
+                }
             }
             sample.devices.push((row, counted));
         }
@@ -131,11 +143,9 @@ impl Sample {
         });
         let earlier: HashMap<_, _> =
             before.qps.iter().map(|(device, row)| ((*device, row.qpn), row.counters)).collect();
-        let silent: HashSet<u16> =
-            before.devices.iter().filter_map(|(row, counted)| counted.is_none().then_some(row.id)).collect();
         let qps = self.qps.iter().map(|(device, row)| {
             let now = &row.counters;
-            let unknown = silent.contains(device).then_some(*now);
+            let unknown = before.unlisted.contains(device).then_some(*now);
             let earlier = earlier.get(&(*device, row.qpn)).copied().or(unknown).unwrap_or_default();
             let rate = |of: fn(&QpCounters) -> u64| counters::rate(of(&earlier), of(now), seconds);
             QpLine {
@@ -249,6 +259,7 @@ mod tests {
             at,
             devices: vec![(serde_json::from_value(row).unwrap(), totals)],
             qps: total.into_iter().map(qp).collect(),
+            unlisted: total.is_none().then_some(1).into_iter().collect(),
             truncated: false,
         }
     }
@@ -272,6 +283,10 @@ mod tests {
         let of =
             |rate: &str, qps: &[&str]| (rate.to_owned(), qps.iter().map(|qp| (*qp).to_owned()).collect());
         assert_eq!(rates, [of("0", &[]), of("0", &["0"]), of("700", &["700"])]);
+        let partial = Sample { qps: Vec::new(), unlisted: HashSet::from([1]), ..sample(begun, Some(1000)) };
+        let View { devices, qps, .. } = polls[2].since(&partial);
+        let rates = format!("{:.0} {:.0}", devices[0].sent, qps[0].sends);
+        assert_eq!(rates, "2000 0", "no response to the request for queue pairs");
         let nothing = Sample { devices: Vec::new(), ..sample(begun, None) };
         assert_eq!(format!("{:.0}", polls[0].since(&nothing).devices[0].sent), "1000000", "a new device");
     }
