@@ -43,7 +43,7 @@ pub(crate) fn once(daemon: &mut Daemon, chosen: &[u16], as_json: bool) -> anyhow
 }
 
 /// Prints counters and rates periodically until the reader closes standard output. If no devices were chosen, the
-/// output follows devices that are added or removed.
+/// output covers devices from when they are added until they are removed.
 pub(crate) fn watch(
     daemon: &mut Daemon,
     chosen: &[u16],

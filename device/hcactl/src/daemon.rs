@@ -35,7 +35,7 @@ pub(crate) struct Daemon {
     path: PathBuf,
     /// Maximum time from the start of a request to the end of its response.
     timeout: Duration,
-    /// Whether a request has been sent whose whole response has not been received. The response may still arrive.
+    /// Whether the complete response to the last request has not been received. It may still arrive.
     is_pending: bool,
 }
 
@@ -186,8 +186,8 @@ impl Daemon {
         }
     }
 
-    /// Handles an error that occurred while a command read from one of several devices. Returns `Ok` if the device was
-    /// not chosen explicitly and has been removed in the meantime.
+    /// Returns `error`, which occurred while a command read from `device`. Returns `Ok` instead if no devices were
+    /// chosen and the device has been removed in the meantime.
     pub(crate) fn ignore_if_removed(
         &mut self,
         chosen: &[u16],

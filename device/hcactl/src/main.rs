@@ -49,8 +49,8 @@ struct Cli {
 
     /// Device number (can be repeated for commands that print lists or counters)
     ///
-    /// By default, commands that print lists or counters cover all devices. All other commands require this
-    /// option if hcad is serving more than one device.
+    /// By default, commands that print lists or counters cover all devices. Commands that act on one device
+    /// require this option if hcad is serving more than one device.
     #[arg(long, value_name = "ID", global = true)]
     device: Vec<u16>,
 
@@ -189,7 +189,7 @@ enum Record {
 }
 
 impl Cli {
-    /// Describes a global option that the command would ignore.
+    /// Returns an error message if the command would ignore a global option.
     fn conflict(&self) -> Option<&'static str> {
         match &self.command {
             Command::Device(_) | Command::Reload { .. } if !self.device.is_empty() => {

@@ -80,7 +80,7 @@ impl Peer {
     }
 }
 
-/// A row of a list of peers, which can contain rows of both kinds if it covers several devices.
+/// A row of a list of peers. A list that covers several devices can contain rows of both kinds.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Row {

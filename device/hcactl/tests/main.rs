@@ -71,7 +71,7 @@ fn output(socket: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Device 1 has UDP peers, device 2 has a fabric without a peer list, and device 3 is the member of a ring.
+/// Device 1 has UDP peers, device 2 has a fabric without a peer list, and device 3 is a member of a ring.
 fn three_devices(request: &Value) -> Value {
     let of = |name: &str| request.pointer(&format!("/{name}/device")).and_then(Value::as_u64);
     match (of("peers"), of("impairments")) {
@@ -92,7 +92,7 @@ fn three_devices(request: &Value) -> Value {
 }
 
 #[test]
-fn peers_and_impairments_of_all_devices_are_listed() {
+fn peers_and_impairments_cover_all_devices() {
     let list = |arguments: &[&str]| {
         let (_folder, socket) = daemon(three_devices);
         output(&socket, arguments)
@@ -137,7 +137,7 @@ fn list_of_all_devices_skips_removed_device() {
 }
 
 #[test]
-fn options_that_a_command_would_ignore_are_rejected() {
+fn ignored_options_are_rejected() {
     for arguments in [
         &["--device", "1", "device", "remove", "2"][..],
         &["reload", "--device", "1"],
@@ -157,7 +157,7 @@ fn full_disk_is_reported() {
 }
 
 #[test]
-fn trace_to_dash_is_written_to_standard_error_of_hcad() {
+fn dash_selects_standard_error_of_hcad() {
     let (_folder, socket) = daemon(|request| match request.pointer("/trace_on/path") {
         Some(path) => json!({ "error": format!("path {path}") }),
         None => json!({ "devices": [device(1)] }),
