@@ -22,7 +22,14 @@ pub struct DeviceArgs {
     pub frontend: Option<String>,
 
     /// Device number on the fabric, 1 to 49150; determines the device's LID, MAC and IPv4 address
-    #[arg(long, help_heading = SINGLE, value_name = "ID", requires = "frontend", conflicts_with = "config", value_parser = clap::value_parser!(u16).range(1..=49150))]
+    #[arg(
+        long,
+        help_heading = SINGLE,
+        value_name = "ID",
+        requires = "frontend",
+        conflicts_with = "config",
+        value_parser = clap::value_parser!(u16).range(1..=49150)
+    )]
     id: Option<u16>,
 
     /// Use the UDP fabric and listen on this address and port

@@ -208,7 +208,7 @@ enum RequestError {
     #[error("too many files: {0} (maximum {MAX_FILES})")]
     TooManyFiles(u16),
     #[error("a trace to standard error cannot rotate through several files")]
-    SeveralStandardErrors,
+    RotatingStandardError,
     #[error("already recording to {}", .0.display())]
     Recording(PathBuf),
     #[error("no recording is in progress")]
@@ -321,7 +321,7 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
         Request::TraceOn { device, path, format, filter, max_bytes, files } => {
             check_files(files)?;
             if path == Path::new(STANDARD_ERROR) && files > NonZeroU16::MIN {
-                return Err(RequestError::SeveralStandardErrors);
+                return Err(RequestError::RotatingStandardError);
             }
             check_qpns(&filter.qpns)?;
             let keep = Keep::Files { path, count: files };

@@ -36,7 +36,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A file on a disk that makes no progress until it is released.
+/// A file whose flush blocks until it is released.
 struct SlowFile(sync_mpsc::Receiver<()>);
 
 impl io::Write for SlowFile {
@@ -50,7 +50,7 @@ impl io::Write for SlowFile {
 }
 
 #[test]
-fn closing_trace_on_slow_disk_blocks_no_other_task() {
+fn slow_close_of_trace_blocks_no_task() {
     let (service, mut mailbox) = service();
     let (release, released) = sync_mpsc::channel();
     let device = thread::spawn(move || {
