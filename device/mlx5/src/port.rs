@@ -120,7 +120,7 @@ impl LinkModes {
         self.enabled
     }
 
-    /// Returns the fastest enabled mode, which a port whose partner supports all modes uses.
+    /// Returns the fastest enabled mode, which is in use while the link is up.
     pub fn fastest(&self) -> u32 {
         Self::FASTEST_FIRST.into_iter().find(|mode| self.enabled & mode != 0).unwrap_or_default()
     }

@@ -209,7 +209,7 @@ fn undeliverable_frames_are_dropped_and_counted() {
     assert_eq!(counts, [("link_down", 1), ("no_tir", 1), ("oversize", 1), ("unparsed", 1)]);
 }
 
-/// Section 17.1: neither a reloaded driver nor one that recovers from a failure finds the counters cleared.
+/// Section 17.1: a reload of the driver and a recovery from a failure keep the counters.
 #[test]
 fn port_counters_survive_restart_of_function() {
     let mut net = Net::new();
