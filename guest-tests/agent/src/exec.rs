@@ -92,8 +92,8 @@ impl Host {
         write(&mut *port, frame);
     }
 
-    /// Sends a frame of a command, unless its last frame has been sent. The host would take a later frame for one of
-    /// the next command.
+    /// Sends a frame of a command, unless its last frame has been sent. The host would attribute a later frame to the
+    /// next command.
     fn send_before_last(&self, frame: &ToHost, has_ended: &AtomicBool) {
         // The lock orders the accesses to the flag.
         let mut port = self.lock();
