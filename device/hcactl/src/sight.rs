@@ -46,7 +46,7 @@ pub(crate) enum Trace {
     ///
     /// With --json, each trace entry is a JSON object.
     On {
-        /// Path to the new file [default: hcad writes the trace to its standard error]
+        /// Path to the new file, or "-" for the standard error of hcad [default: -]
         file: Option<PathBuf>,
         #[command(flatten)]
         bound: Bound,
