@@ -102,8 +102,10 @@ impl Headers {
         let next_destination = *frame.get(network_at + DESTINATION..)?.first_chunk()?;
         let (mut protocol, mut rest) = (ip.protocol, routing);
         for _ in 0..MAX_EXTENSIONS {
-            // The checksum of a fragment covers the whole datagram.
-            let next = skip_extension(protocol, rest).filter(|_| protocol != FRAGMENT);
+            // The checksum of a fragment covers the whole datagram. RFC 8200, section 4.5: in the first fragment, the
+            // M flag is set. If it is clear, the datagram is not fragmented.
+            let is_first_fragment = protocol == FRAGMENT && rest.get(3).is_some_and(|flags| flags & 1 != 0);
+            let next = skip_extension(protocol, rest).filter(|_| !is_first_fragment);
             let Some((following, len)) = next else { break };
             (protocol, rest) = (following, rest.get(len..)?);
         }
