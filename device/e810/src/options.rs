@@ -31,8 +31,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            // `ice` uses a vector per queue pair of its interface, and one for other causes. It thus runs out of vectors
-            // before it has no queue pair left for flow director, which it reports as an error.
+            // `ice` logs an error if its interface leaves no queue pair for flow director. Since each queue pair of the
+            // interface needs a vector, as do other causes, `ice` runs out of vectors first.
             queues: Queues(64),
             vectors: MsixVectors(64),
             rdma: true,

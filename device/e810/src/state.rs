@@ -1,8 +1,8 @@
 //! Device state, used by register accesses and admin commands.
 //!
-//! Every reset drops the state in [`function`](super::function). The link settings and the DDP package survive a function
-//! reset that the driver requests (PFR). The MAC survives it too, as well as a PCI function-level reset. The flash and
-//! the LAN statistics survive every reset.
+//! Every reset drops the state in [`function`](super::function). The link settings and the DDP package survive a
+//! function reset that the driver requests (PFR). The MAC survives both a PFR and a PCI function-level reset. The flash
+//! and the LAN statistics survive every reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.

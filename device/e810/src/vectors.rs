@@ -6,8 +6,8 @@
 //! the vector for a long time.
 //!
 //! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time between
-//! two signals. If several causes are pending, the shortest of their intervals applies. A vector's rate limit is a minimum
-//! for all causes. The vector is signalled immediately if that much time has passed since the last signal.
+//! two signals. If several causes are pending, the shortest of their intervals applies, but never less than the
+//! vector's rate limit. The vector is signalled immediately if that much time has passed since the last signal.
 //!
 //! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are coalesced until
 //! four descriptors have completed, another cause for the same vector fires, or a timeout expires. A frame and its

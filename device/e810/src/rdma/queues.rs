@@ -226,8 +226,8 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     }
     let runs = modify.to == engine::State::Rts;
     if is_suspended && modify.notify_drained {
-        // In the engine, a suspended QP is in SQD already. The engine reports a drained send queue only after a
-        // transition from RTS.
+        // In the engine, a suspended QP is already in SQD. Return it to RTS first, because the engine reports a drained
+        // send queue only after a transition to SQD.
         let restart = engine::Modify { to: engine::State::Rts, notify_drained: false, ..modify };
         host::modify(rdma, cx, command.qpn, &restart);
     }
@@ -353,8 +353,8 @@ pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspen
     qp.suspended = true;
     let modify = current(rdma, cx, command.qpn)?;
     host::modify(rdma, cx, command.qpn, &modify);
-    // Section 14.4: irdma expects exactly one event per operation, also if the QP fails or is destroyed. The event must
-    // not wait for outstanding requests, which may fail or wait for a receive of the peer for ever.
+    // Section 14.4: irdma expects exactly one event per operation, even if the QP fails or is destroyed later. The
+    // event must not wait for outstanding requests, which may fail, or may never complete if the peer posts no receive.
     report_suspended(rdma, cx, command.qpn);
     Ok(Done::Plain)
 }

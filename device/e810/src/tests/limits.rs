@@ -174,8 +174,8 @@ fn nic_queue_pair_limit_is_enforced() {
     assert_eq!((driver.read(Register::QintRqctl(QUEUES)), unknown_registers(&driver)), (0, 10));
 }
 
-/// Section 6.2: `ice` needs a queue pair for flow director. It uses a vector per queue pair of the interface, and one for
-/// other causes.
+/// Section 6.2: `ice` needs a queue pair for flow director. It uses a vector per queue pair of the interface, and one
+/// for other causes.
 #[test]
 fn default_leaves_queue_pair_for_flow_director() {
     let Options { queues, vectors, .. } = Options::default();

@@ -146,7 +146,7 @@ fn core_reset_sets_grst_cause_in_oicr() {
 
 /// The reset discards pending causes, so its interrupt cannot wait for the driver or for an interval.
 #[test]
-fn core_reset_interrupts_even_if_vector_is_not_ready() {
+fn core_reset_interrupts_through_disabled_vector() {
     for enabled in [false, true] {
         let mut driver = used();
         driver.write(Register::PfintOicrEna, 1 << 20);
@@ -165,7 +165,7 @@ fn core_reset_interrupts_even_if_vector_is_not_ready() {
 }
 
 #[test]
-fn core_reset_does_not_signal_disabled_grst_cause() {
+fn core_reset_respects_disabled_grst_cause() {
     let mut driver = used();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 1);
     driver.enable_vector(1);

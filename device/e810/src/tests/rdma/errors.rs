@@ -179,10 +179,10 @@ fn flush_in_sqd_keeps_requests() {
     nothing(&mut pair.b);
 }
 
-/// Section 14.2: irdma itself completes the requests of a privileged queue pair after a flush, also in SQD. The device
+/// Section 14.2: irdma itself completes the requests of a privileged queue pair after a flush, even in SQD. The device
 /// must neither execute nor complete them later.
 #[test]
-fn flush_in_sqd_discards_requests_of_kernel_qp() {
+fn kernel_qp_flush_in_sqd_discards_requests() {
     let mut pair = Pair::connected();
     let sqd = pair.b.modify_qp(QPN, QpKind::Rc, QpState::Sqd, &context(2));
     assert_eq!(sqd.error, None);
@@ -404,7 +404,7 @@ fn suspended_qp_reports_event_and_can_resume() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Section 14.4: irdma expects the event of each suspended QP, also if a request that the QP has sent fails later.
+/// Section 14.4: irdma expects the event of each suspended QP, even if an outstanding request fails later.
 #[test]
 fn suspended_event_precedes_failure_of_outstanding_send() {
     let mut pair = Pair::connected();
@@ -421,9 +421,9 @@ fn suspended_event_precedes_failure_of_outstanding_send() {
     assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, send));
 }
 
-/// Section 13.3: a move to SQD raises an event when the send queue has drained, also if the QP is suspended.
+/// Section 13.3: a move to SQD raises an event when the send queue has drained, even if the QP is suspended.
 #[test]
-fn suspended_qp_reports_that_it_has_drained_for_sqd() {
+fn suspended_qp_reports_drained_send_queue() {
     for is_outstanding in [false, true] {
         let mut pair = Pair::connected();
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
