@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removed_qp_does_not_change_order_of_others() {
+    fn removal_keeps_order_of_other_qps() {
         let (mut queue, mut turns) = (ErrorQps::default(), [None; 4]);
         for (index, turn) in (0..).zip(&mut turns) {
             queue.push_back(index, turn);
