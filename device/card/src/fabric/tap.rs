@@ -186,7 +186,7 @@ mod tests {
 
     /// Each turn adds frames to those that the interface did not accept, so the batch never becomes empty.
     #[test]
-    fn slow_interface_does_not_grow_buffer_of_batch() {
+    fn slow_interface_keeps_batch_buffer_small() {
         let (tap, network) = UnixDatagram::pair().unwrap();
         tap.set_nonblocking(true).unwrap();
         let mut fabric = TapFabric::on(tap.into());

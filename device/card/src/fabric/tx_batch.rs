@@ -465,9 +465,9 @@ impl TxBatch {
         self.reset_if_empty();
     }
 
-    /// Moves the remaining frames to the start of the buffer if at least as many bytes precede them. A fabric calls this
-    /// when it is [blocked](super::Sent::Blocked). Otherwise, the buffer would grow for as long as the fabric leaves
-    /// some of the frames in the batch. A ring member could prolong this at will.
+    /// Moves the remaining frames to the start of the buffer if at least as many bytes precede them. A fabric calls
+    /// this when it is [blocked](super::Sent::Blocked). Otherwise, the buffer would grow for as long as the fabric
+    /// leaves some of the frames in the batch. A ring member could prolong this at will.
     pub(super) fn reclaim(&mut self) {
         let sent_len = self.frames.front().map_or(0, |frame| frame.start);
         if sent_len < MIN_RECLAIMED_LEN.max(self.bytes.len() - sent_len) {
@@ -645,7 +645,7 @@ pub(super) mod tests {
 
     /// A socket takes a long batch in several runs. Moving the rest after each run would copy most of the batch.
     #[test]
-    fn frames_stay_in_place_unless_fabric_is_blocked() {
+    fn frames_move_only_while_fabric_is_blocked() {
         let mut batch = batch(&[(A, 4096); 64]);
         batch.advance(48);
         assert_eq!(batch.front().unwrap().start, 48 * 4096);

@@ -32,8 +32,8 @@ pub struct Monitor {
     ignored: BTreeMap<&'static str, Seen>,
     /// Ignored operations by QPN, for at most [`MAX_QPS`] QPs.
     ignored_of: BTreeMap<Qpn, Ignored>,
-    /// Ignored packets by QPN, for at most [`MAX_QPS`] numbers that belong to no QP. They are kept apart because a peer
-    /// can send to any QP number, and must not evict the counts of existing QPs.
+    /// Ignored packets by QPN, for at most [`MAX_QPS`] numbers that belong to no QP. This table is separate so that a
+    /// peer that sends to many QP numbers cannot evict the counts of existing QPs.
     ignored_of_unknown: BTreeMap<Qpn, Ignored>,
     /// Number of requests that failed because an access was denied, by [`AccessError::name`].
     refused: BTreeMap<&'static str, u64>,
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_to_unknown_qps_evict_no_counts_of_qps() {
+    fn unknown_qp_packets_keep_existing_qp_counts() {
         let mut monitor = Monitor::default();
         let mut ignored = |qpn, reason| monitor.ignored_packet(reason, Qpn::new(qpn), None, |_| {});
         ignored(5, DropReason::UnknownQp);

@@ -87,7 +87,7 @@ fn rejected_run_is_sent_frame_by_frame() {
 }
 
 #[test]
-fn rejected_run_affects_one_peer_for_a_minute() {
+fn rejected_run_limits_peer_for_minute() {
     let [mut a, mut b, mut c] = mesh();
     if a.max_run == 1 {
         return;
