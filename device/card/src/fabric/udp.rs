@@ -198,7 +198,7 @@ impl UdpFabric {
                 if let Some(limit) = self.switch.run_limit(peer)
                     && limit.refuse(now, refused_len(&error, segment))
                 {
-                    log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time");
+                    log_line!(warn, %destination, %error, segment, "UDP segmentation offload failed; sending frames to this peer one at a time and retrying every minute");
                 }
                 return Transmitted::RunRefused;
             }
@@ -448,7 +448,7 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the minimum length of the frames that the kernel will probably reject again in runs. If the cause is the
+/// Returns the minimum length of the frames that the kernel would probably reject again in runs. If the cause is the
 /// path's MTU, shorter frames can still be sent in runs.
 fn refused_len(error: &io::Error, segment: usize) -> usize {
     use rustix::io::Errno;

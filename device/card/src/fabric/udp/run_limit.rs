@@ -1,10 +1,10 @@
-//! Limits on runs of frames to one peer, which the fabric learns when the kernel rejects a run.
+//! Limit on runs of frames to one peer, set when the kernel rejects a run.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Time after which a run of refused frames is tried again. A failed attempt costs one system call.
+/// Time after which a run is tried again. A failed attempt costs one system call.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Minimum length of the frames that the kernel rejected in runs, and the time of the last rejection.
@@ -19,8 +19,8 @@ impl RunLimit {
         self.refused.is_none_or(|(least, at)| len < least || now.saturating_since(at) >= RETRY_AFTER)
     }
 
-    /// Handles the rejection of a run. From now on, frames of at least `len` bytes are sent one by one. Returns whether
-    /// this is the first rejection.
+    /// Handles the rejection of a run. For [`RETRY_AFTER`], frames of at least `len` bytes are sent one by one. Returns
+    /// whether this is the first rejection.
     pub(super) fn refuse(&mut self, now: Instant, len: usize) -> bool {
         let before = self.refused.replace((len, now));
         if let Some((least, at)) = before
