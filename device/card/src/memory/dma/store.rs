@@ -49,8 +49,8 @@ pub(super) fn put_shared(to: &VolatileSlice<'_>, from: VolatileSlice<'_>) {
     put_end(to, body_len, end.get(..end_len).unwrap_or_default());
 }
 
-/// Stores the last bytes of a write, which begin at offset `at` of `to`. The last aligned unit of up to eight bytes
-/// becomes visible after all earlier stores.
+/// Stores the last bytes of a write, which begin at offset `at` of `to`. The last unit of up to eight bytes becomes
+/// visible after all earlier stores. It is an aligned word if the write begins at a multiple of eight bytes.
 #[inline(always)]
 fn put_end(to: &VolatileSlice<'_>, at: usize, end: &[u8]) {
     let last_len = match end.len() % 8 {
@@ -64,8 +64,8 @@ fn put_end(to: &VolatileSlice<'_>, at: usize, end: &[u8]) {
     put_units(to, at + body.len(), last);
 }
 
-/// Stores the bytes in order, in units of decreasing length. Each unit of at most eight bytes is stored with a single
-/// store, even if its source is not aligned. `copy_from` would divide an unaligned word of bytes.
+/// Stores the bytes in order, in units of decreasing length. Each unit of at most eight bytes is written with a single
+/// store, even if its source is not aligned. With items of type `u8`, `copy_from` would divide such a unit.
 #[inline(always)]
 fn put_units(to: &VolatileSlice<'_>, at: usize, bytes: &[u8]) {
     let mut rest = store::<16>(to, (at, bytes));
