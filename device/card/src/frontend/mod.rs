@@ -226,8 +226,8 @@ pub trait Frontend: Sized + 'static {
     /// Key of the interface in the configuration and in the counters.
     const KEY: &'static str;
 
-    /// Whether a MAC that software has set for the port survives a function-level reset. All other resets of a device
-    /// restore the permanent MAC.
+    /// Whether a MAC that software has set for the port survives a function-level reset. Resets by the VMM restore the
+    /// permanent MAC.
     const FLR_KEEPS_MAC: bool = false;
 
     /// Reasons why the device ignores doorbells, register writes and frames, in addition to [`reason::ALL`]. There is
