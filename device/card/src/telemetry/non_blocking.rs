@@ -343,20 +343,15 @@ mod tests {
         assert_eq!(reported.sum::<u64>(), lost);
     }
 
+    /// The sink is a file, because a pipe without a reader has room for only a few hundred short writes.
     #[test]
     fn finish_writes_pending_lines() {
-        let (stream, mut reader) = UnixStream::pair().unwrap();
-        let writer = NonBlockingWriter::start(stream).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let writer = NonBlockingWriter::start(file.try_clone().unwrap()).unwrap();
         for _ in 0..1000 {
             writer.push(b"line\n");
         }
         writer.finish(TIMEOUT);
-        reader.set_nonblocking(true).unwrap();
-        let mut bytes = vec![0; 10_000];
-        let mut len = 0;
-        while let Ok(more @ 1..) = reader.read(&mut bytes[len..]) {
-            len += more;
-        }
-        assert_eq!(len, 5000);
+        assert_eq!(file.metadata().unwrap().len(), 5000);
     }
 }
