@@ -87,6 +87,7 @@ pub struct Fleet {
     /// The configuration without its devices, as of startup or the last reload.
     config: Config,
     origin: Origin,
+    stop_timeout: Duration,
     /// Result of the last device, if it ended on its own.
     over: Option<Result<(), FleetError>>,
 }
@@ -163,6 +164,7 @@ impl Fleet {
             serial: 0,
             config,
             origin,
+            stop_timeout: STOP_TIMEOUT,
             over: None,
         };
         (fleet, devices)
@@ -555,7 +557,7 @@ impl Fleet {
             member.is_leaving = true;
             member.shown.handle.stop();
         }
-        let end = tokio::time::Instant::now() + STOP_TIMEOUT;
+        let end = tokio::time::Instant::now() + self.stop_timeout;
         while self.members.iter().any(|member| serials.contains(&member.serial)) {
             // After the timeout, all remaining devices count as hung.
             let Ok(Some(report)) = tokio::time::timeout_at(end, self.reports.recv()).await else { break };

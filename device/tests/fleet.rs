@@ -8,9 +8,8 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::common::{Daemon, NO_LANDLOCK, hcactl_program, hcad, landlock_abi, skip, until};
+use crate::common::{Daemon, NO_LANDLOCK, TIMEOUT, hcactl_program, hcad, landlock_abi, skip, until};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
 use serde_json::{Value, json};
@@ -417,7 +416,7 @@ fn sighup_reloads_and_notifies_service_manager() {
     let folder = folder();
     let [one, two] = [1, 2].map(|id| device(folder.path(), id));
     let manager = UnixDatagram::bind(folder.path().join("notify")).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut command = hcad();
     command.env("NOTIFY_SOCKET", folder.path().join("notify"));
     command.arg("--config").arg(write(folder.path(), std::slice::from_ref(&one), &[]));

@@ -9,9 +9,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::common::{Daemon, configuration, hcactl_program, hcad, until, with_control};
+use crate::common::{Daemon, TIMEOUT, configuration, hcactl_program, hcad, until, with_control};
 use tempfile::TempDir;
 use vfio_user::Client;
 
@@ -40,7 +39,7 @@ fn service_manager_is_notified_of_lifecycle() {
     for (manager, name) in
         [(at_path, path.to_str().unwrap().to_owned()), (nowhere, format!("@{abstract_name}"))]
     {
-        manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        manager.set_read_timeout(Some(TIMEOUT)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let (config, socket, _) = with_control(folder.path(), &[]);
         let mut command = hcad();

@@ -13,7 +13,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Default timeout for a step. Longer steps have their own.
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum length of a reply in bytes. Protects the lab from a guest that never stops sending. The longest replies
 /// contain program output.

@@ -14,7 +14,7 @@ use crate::tools;
 use crate::vm::Vm;
 
 /// Time allowed for a reply, in addition to the request's own timeout.
-const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+const ANSWER_MARGIN: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 pub struct LineProgram {

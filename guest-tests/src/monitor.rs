@@ -11,7 +11,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Timeout for a reply. QEMU replies from its main loop, which is blocked while a device is being hot-plugged.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection to the monitor, with at most one outstanding command.
 #[derive(Debug)]

@@ -327,7 +327,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; echo ready; while :; do read x; done </dev/zero"]);
         let mut process = Process::start("stubborn", command, &run).unwrap();
-        process.line("ready", Duration::from_secs(10)).await.unwrap();
+        process.line("ready", Duration::from_secs(60)).await.unwrap();
         let error = process.stop(Duration::from_millis(100)).await.unwrap_err();
         assert!(error.to_string().contains("stubborn"), "{error:#}");
         assert!(process.status().unwrap().is_some());
@@ -340,7 +340,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; echo three; echo last two"]);
         let mut process = Process::start("speaker", command, &run).unwrap();
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(60);
         assert_eq!(process.line("two", limit).await.unwrap(), "two");
         assert_eq!(process.line("two", limit).await.unwrap(), "last two");
         let error = process.line("one", limit).await.unwrap_err();
@@ -368,7 +368,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "trap 'echo held' USR1; echo ready; while :; do sleep 0.01; done"]);
         let mut process = Process::start("speaker", command, &run).unwrap();
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(60);
         process.line("ready", limit).await.unwrap();
         process.read_output(Reading::Stalled);
         process.signal(libc::SIGUSR1).unwrap();

@@ -12,7 +12,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(240);
 /// How long a server may take to exit after its client has exited or after it has received a signal.
 const END_TIMEOUT: Duration = Duration::from_secs(240);
 /// Additional time for the reply to a step, beyond the step's own timeout.
-const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+const ANSWER_MARGIN: Duration = Duration::from_secs(60);
 
 /// A client program and a server program.
 #[derive(Clone, Debug)]

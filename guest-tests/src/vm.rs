@@ -29,11 +29,11 @@ const QEMU_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Default timeout for a program in the guest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
 /// Additional time for the reply to a step, beyond the step's own timeout.
-const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+const ANSWER_MARGIN: Duration = Duration::from_secs(60);
 /// Timeout for one ping while a guest restarts. Pings are repeated until the new agent answers one or the restart
 /// exceeds [`REBOOT_TIMEOUT`].
 const PING_TIME_LIMIT: Duration = Duration::from_secs(20);
-const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
+const REBOOT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Interval between pings while the old agent is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
 /// Number of trailing lines of console output and QEMU's log to include in an error message.

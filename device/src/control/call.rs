@@ -320,6 +320,16 @@ mod tests {
     }
 
     #[test]
+    fn stop_request_ends_pause() {
+        let (handle, mut mailbox) = mailbox().unwrap();
+        let (ended, is_stopped) = std::sync::mpsc::channel();
+        std::thread::spawn(move || ended.send(mailbox.is_stopped_within(Duration::from_secs(3600))));
+        handle.stop();
+        let limit = Duration::from_secs(60);
+        assert_eq!(is_stopped.recv_timeout(limit), Ok(true), "the pause has not ended within {limit:?}");
+    }
+
+    #[test]
     fn call_to_exited_thread_fails() {
         let (handle, mut mailbox) = mailbox().unwrap();
         runtime().block_on(async {

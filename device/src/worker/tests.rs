@@ -13,7 +13,7 @@ use protocol::ids::Lid;
 use super::*;
 use crate::control::call;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A fabric that accepts frames only while its socket buffer has space.
 struct Narrow {

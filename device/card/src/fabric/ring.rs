@@ -100,6 +100,7 @@ pub struct RingFabric {
     /// Incremented by each receive call so that each call starts with a different link.
     first: usize,
     full_since: Option<Instant>,
+    full_timeout: Duration,
     scanned: Instant,
     /// MAC where the last partial scan ended.
     scanned_to: Option<MacAddr>,
@@ -144,6 +145,7 @@ impl RingFabric {
             last: None,
             first: 0,
             full_since: None,
+            full_timeout: RING_FULL_TIMEOUT,
             scanned: now,
             scanned_to: None,
             started: now,
@@ -282,7 +284,7 @@ impl RingFabric {
             let since = *self.full_since.get_or_insert_with(Instant::now);
             let frame = batch.front().map_or(0, |frame| frame.len());
             match link.wait_for_room(frame) {
-                Ok(true) if since.elapsed() < RING_FULL_TIMEOUT => return Sent::Blocked,
+                Ok(true) if since.elapsed() < self.full_timeout => return Sent::Blocked,
                 Ok(true) => {}
                 Ok(false) => return self.send_one(slot, batch, left),
                 Err(fault) => self.unlink(slot, &fault),
@@ -435,7 +437,7 @@ impl Fabric for RingFabric {
     }
 
     fn retry_after(&self) -> Option<Duration> {
-        self.full_since.map(|since| RING_FULL_TIMEOUT.saturating_sub(since.elapsed()))
+        self.full_since.map(|since| self.full_timeout.saturating_sub(since.elapsed()))
     }
 
     fn has_frames(&self) -> bool {

@@ -115,7 +115,7 @@ mod tests {
             let (done, opened) = mpsc::channel();
             let path = path.clone();
             thread::spawn(move || done.send(open(&path).map(drop).map_err(|error| error.to_string())));
-            let opened = opened.recv_timeout(Duration::from_secs(10)).expect("opening the FIFO blocks");
+            let opened = opened.recv_timeout(Duration::from_secs(60)).expect("opening the FIFO blocks");
             assert_eq!(opened, Err("no program has opened the FIFO for reading".to_owned()));
         }
         // If there is a reader, the file is in blocking mode: a write to a full FIFO waits.

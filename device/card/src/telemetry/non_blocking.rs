@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// A disk that is temporarily full.
     struct Disk {

@@ -45,7 +45,7 @@ impl io::Write for SlowFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.recv_timeout(Duration::from_secs(10)).map_err(io::Error::other)
+        self.0.recv_timeout(Duration::from_secs(60)).map_err(io::Error::other)
     }
 }
 

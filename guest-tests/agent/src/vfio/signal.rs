@@ -59,7 +59,7 @@ mod tests {
         for _ in 0..3 {
             (&signal.0).write_all(&1u64.to_ne_bytes()).unwrap();
         }
-        assert_eq!(signal.wait(Duration::from_secs(10)).unwrap(), 3);
+        assert_eq!(signal.wait(Duration::from_secs(60)).unwrap(), 3);
         assert_eq!(signal.wait(Duration::ZERO).unwrap(), 0);
     }
 }

@@ -30,7 +30,7 @@ const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin
 /// Timeout for the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Time allowed for the agent's reply, in addition to [`LIMIT`].
-const ANSWER_MARGIN: Duration = Duration::from_secs(20);
+const ANSWER_MARGIN: Duration = Duration::from_secs(60);
 
 impl Package {
     /// Copies the package to the directory that the driver searches.

@@ -253,7 +253,7 @@ fn no_wakeup_is_lost() {
     let (mut producer, mut consumer, _) = pair();
     let (mut left, mut right) = UnixStream::pair().unwrap();
     for end in [&left, &right] {
-        end.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        end.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     }
     let sender = thread::spawn(move || {
         for number in 0..FRAMES {
