@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt::Ipv6DontFrag};
 use protocol::ids::MacAddr;
@@ -50,6 +50,8 @@ pub struct UdpFabric {
     switch: Switch,
     /// Time zero of the clock used for rate limits and address ageing.
     started: Instant,
+    /// [`Instant::elapsed`], unless a test stops the clock.
+    elapsed: fn(&Instant) -> Duration,
     losses: Losses,
     /// Maximum number of frames per send. If the kernel rejects a run of frames, [`RunLimit`] limits the runs to the
     /// same peer.
@@ -94,6 +96,7 @@ impl UdpFabric {
             state,
             switch: Switch::new(bind.is_ipv4(), peers).map_err(io::Error::other)?.with_bound(bound),
             started: Instant::now(),
+            elapsed: Instant::elapsed,
             losses: Losses::default(),
             max_run,
             random: RandomState::new(),
@@ -112,7 +115,7 @@ impl UdpFabric {
     }
 
     fn now(&self) -> engine::Instant {
-        engine::Instant::ZERO + self.started.elapsed()
+        engine::Instant::ZERO + (self.elapsed)(&self.started)
     }
 
     /// Counts the datagrams that the kernel has dropped since the last call.

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::sync::LazyLock;
 
 use super::super::padding::tests::roce;
 use super::*;
@@ -15,16 +15,25 @@ fn localhost() -> SocketAddr {
 
 /// Creates fabrics that are all peers of each other.
 fn mesh<const N: usize>() -> [UdpFabric; N] {
-    // The ports must be known before the first fabric is created so that each fabric can be configured
-    // with the ports of all other fabrics.
-    let held: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind(localhost()).unwrap());
-    let addrs: Vec<_> = held.iter().map(|socket| socket.local_addr().unwrap()).collect();
-    drop(held);
-    std::array::from_fn(|own| {
-        let others = addrs.iter().enumerate().filter(|(n, _)| *n != own);
-        let peers: Vec<_> = others.map(|(_, addr)| UdpPeer::at(*addr)).collect();
-        UdpFabric::bind(addrs[own], OWN, &peers).unwrap()
-    })
+    let mut fabrics: [UdpFabric; N] =
+        std::array::from_fn(|_| UdpFabric::bind(localhost(), OWN, &[]).unwrap());
+    let addrs = fabrics.each_ref().map(|fabric| fabric.local_addr().unwrap());
+    for (own, fabric) in fabrics.iter_mut().enumerate() {
+        stop_clock(fabric);
+        for addr in addrs.iter().filter(|addr| **addr != addrs[own]) {
+            fabric.switch.add(UdpPeer::at(*addr)).unwrap();
+        }
+    }
+    fabrics
+}
+
+/// Time of every stopped clock.
+static STOPPED_AT: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// From now on, the fabric's clock is changed only by [`pass`].
+fn stop_clock(fabric: &mut UdpFabric) {
+    fabric.started = *STOPPED_AT;
+    fabric.elapsed = |started| STOPPED_AT.duration_since(*started);
 }
 
 fn push(batch: &mut TxBatch, dst: MacAddr, src: MacAddr, len: usize, tag: u8) {
@@ -213,9 +222,11 @@ fn socket_overflow_is_counted() {
 
 #[test]
 fn absent_peer_does_not_block_sender() {
-    let [mut a, b] = mesh();
-    let addr = b.local_addr().unwrap();
-    drop(b);
+    let [mut a, mut b] = mesh();
+    // A connected socket accepts datagrams only from its peer. The kernel rejects A's datagrams as if the port were
+    // closed, but no other program can bind the port.
+    let other = UdpSocket::bind(localhost()).unwrap();
+    b.socket.connect(other.local_addr().unwrap()).unwrap();
     let mut batch = TxBatch::default();
     for tag in 0..3 {
         push(&mut batch, B, A, 64, tag);
@@ -223,7 +234,8 @@ fn absent_peer_does_not_block_sender() {
     }
     assert_eq!(received(&mut a).len(), 0);
 
-    let mut b = UdpFabric::bind(addr, OWN, &[UdpPeer::at(a.local_addr().unwrap())]).unwrap();
+    assert_eq!(received(&mut b).len(), 0);
+    b.socket.connect(a.local_addr().unwrap()).unwrap();
     push(&mut batch, B, A, 64, 9);
     push(&mut batch, B, A, 64, 9);
     a.send(&mut batch);
@@ -367,6 +379,7 @@ fn frames_to_silent_peer_are_not_padded() {
     let peer = UdpSocket::bind(localhost()).unwrap();
     peer.set_nonblocking(true).unwrap();
     let mut a = UdpFabric::bind(localhost(), A, &[UdpPeer::at(peer.local_addr().unwrap())]).unwrap();
+    stop_clock(&mut a);
     let arrived = || -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         std::iter::from_fn(|| {
             let mut bytes = vec![0; MAX_FRAME_LEN];

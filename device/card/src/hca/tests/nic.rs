@@ -1,6 +1,5 @@
 //! Tests a device that is both an HCA and a NIC, as seen by the guest's network stack and by other hosts.
 
-use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 
 use super::impairments::captured;
@@ -477,12 +476,12 @@ fn fabrics() -> Vec<(&'static str, [Box<dyn Fabric>; 2])> {
         Box::new(networks.network("a").join(&Identity::from_lid(Lid::new(lid))).unwrap()) as Box<dyn Fabric>
     });
 
-    let held = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-    let [a, b] = held.each_ref().map(|socket| socket.local_addr().unwrap());
-    drop(held);
-    let udp = [(a, b, 1), (b, a, 2)].map(|(own, other, lid)| {
-        Box::new(UdpFabric::bind(own, mac(lid), &[UdpPeer::at(other)]).unwrap()) as Box<dyn Fabric>
-    });
+    let mut udp = [1, 2].map(|lid| UdpFabric::bind("127.0.0.1:0".parse().unwrap(), mac(lid), &[]).unwrap());
+    let [a, b] = udp.each_ref().map(|fabric| fabric.local_addr().unwrap());
+    for (fabric, other) in udp.iter_mut().zip([b, a]) {
+        fabric.switch().unwrap().add(UdpPeer::at(other)).unwrap();
+    }
+    let udp = udp.map(|fabric| Box::new(fabric) as Box<dyn Fabric>);
 
     let (a, b) = UnixDatagram::pair().unwrap();
     let tap = [a, b].map(|socket| {
