@@ -29,6 +29,8 @@ pub struct Recorder {
     sink: RecordSink,
     queue: Arc<Queue>,
     path: PathBuf,
+    /// [`CLOSE_TIMEOUT`], unless a test changes it.
+    pub(crate) close_timeout: Duration,
 }
 
 impl Recorder {
@@ -79,7 +81,12 @@ impl Recorder {
             };
             writer.queue.end(failure);
         })?;
-        Ok(Self { sink: RecordSink::recording(queue.clone()), queue, path: path.to_owned() })
+        Ok(Self {
+            sink: RecordSink::recording(queue.clone()),
+            queue,
+            path: path.to_owned(),
+            close_timeout: CLOSE_TIMEOUT,
+        })
     }
 
     /// Like [`Recorder::create`], but the file must not exist yet.
@@ -110,7 +117,7 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         let ending = if thread::panicking() { Ending::Failed } else { Ending::Closed };
-        if !self.queue.close(ending, CLOSE_TIMEOUT) {
+        if !self.queue.close(ending, self.close_timeout) {
             log_line!(warn, path = %self.path.display(), "session record may be incomplete: timed out writing its last entries");
         }
     }

@@ -12,6 +12,7 @@ use super::dedup::DedupCache;
 use super::entry::{Content, Entry, Update};
 use super::header::MAGIC;
 use super::*;
+use crate::replay::testing::CLOSE_TIMEOUT;
 use crate::telemetry::testing::Written;
 
 fn header() -> Header {
@@ -19,7 +20,9 @@ fn header() -> Header {
 }
 
 fn recorder(out: impl Write + Send + 'static, max_len: u64) -> Recorder {
-    Recorder::to(Box::new(out), Path::new("record"), &header(), max_len).unwrap()
+    let mut recorder = Recorder::to(Box::new(out), Path::new("record"), &header(), max_len).unwrap();
+    recorder.close_timeout = CLOSE_TIMEOUT;
+    recorder
 }
 
 fn reader(record: &[u8]) -> Result<Reader, ReadError> {
@@ -244,7 +247,8 @@ fn slow_file_stops_recording_with_overrun() {
     let file = Written::default();
     let (release, blocked) = mpsc::channel();
     let slow = Box::new(Slow(blocked, file.clone()));
-    let recorder = Recorder::with_room(slow, Path::new("record"), &header(), u64::MAX, 100_000).unwrap();
+    let mut recorder = Recorder::with_room(slow, Path::new("record"), &header(), u64::MAX, 100_000).unwrap();
+    recorder.close_timeout = CLOSE_TIMEOUT;
     (1..10_000).for_each(|number| step(recorder.sink(), number));
     drop(release);
     drop(recorder);

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::io::Cursor;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Map;
 
@@ -18,13 +19,19 @@ thread_local! {
     static RECORDS: RefCell<Option<Vec<Written>>> = const { RefCell::new(None) };
 }
 
+/// Time to wait for a recording to be written. Tests read complete recordings, even if a thread is not scheduled for a
+/// long time.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Returns a recorder for a new guest. Returns `None` outside [`recorded`].
 pub fn record() -> Option<Recorder> {
     RECORDS.with_borrow_mut(|records| {
         let file = Written::default();
         records.as_mut()?.push(file.clone());
         let header = Header::new("hca1", Map::new());
-        Some(Recorder::to(Box::new(file), Path::new("record"), &header, u64::MAX).unwrap())
+        let mut recorder = Recorder::to(Box::new(file), Path::new("record"), &header, u64::MAX).unwrap();
+        recorder.close_timeout = CLOSE_TIMEOUT;
+        Some(recorder)
     })
 }
 

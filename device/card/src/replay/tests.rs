@@ -6,6 +6,7 @@ use protocol::ids::{Iova, Lid};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde_json::Map;
 
+use super::testing::CLOSE_TIMEOUT;
 use super::*;
 use crate::hca::testing::Stub;
 use crate::identity::Identity;
@@ -27,7 +28,8 @@ fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
 
 fn session_with(header: &Header, more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     let file = Written::default();
-    let recorder = Recorder::to(Box::new(file.clone()), Path::new("record"), header, u64::MAX).unwrap();
+    let mut recorder = Recorder::to(Box::new(file.clone()), Path::new("record"), header, u64::MAX).unwrap();
+    recorder.close_timeout = CLOSE_TIMEOUT;
     let mut hca = powered_on();
     hca.set_record_sink(recorder.sink());
     let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
