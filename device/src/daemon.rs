@@ -162,7 +162,8 @@ async fn serve_control(
     configuration: Option<PathBuf>,
 ) {
     if let Some(listener) = listener {
-        let service = control::server::Service { registry, changes, configuration };
+        let idle_limit = control::server::IDLE_LIMIT;
+        let service = control::server::Service { registry, changes, configuration, idle_limit };
         if let Err(error) = control::server::serve(&listener, service).await {
             tracing::error!(%error, "control socket failed; hcactl cannot connect until hcad is restarted");
         }

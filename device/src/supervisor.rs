@@ -161,7 +161,9 @@ mod tests {
         for _ in 0..3 {
             made.recv_timeout(TIMEOUT).unwrap();
         }
+        let end = Instant::now() + TIMEOUT;
         while handle.health().run_state != RunState::Running || !handle.is_connected() {
+            assert!(Instant::now() < end, "the device is not running after {TIMEOUT:?}");
             thread::yield_now();
         }
         assert_eq!(handle.health().restarts, 3);

@@ -95,6 +95,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     /// A second client, already accepted. It waits for the current client to disconnect, but at most until
     /// `accept_after`.
     successor: Option<UnixStream>,
+    successor_timeout: Duration,
     epoll: OwnedFd,
     busy_poll: BusyPoll,
     coalescing: Coalescing,
@@ -153,6 +154,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             gone: MessageStats::default(),
             frames: 0,
             successor: None,
+            successor_timeout: SUCCESSOR_TIMEOUT,
             epoll,
             busy_poll: BusyPoll::new(Duration::ZERO),
             coalescing: Coalescing::new(Duration::ZERO),
@@ -574,7 +576,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             // The current client may be about to disconnect; see `SUCCESSOR_TIMEOUT`.
             Ok(Some(stream)) if self.client.is_some() => {
                 self.successor = Some(stream);
-                self.pause_accepting(SUCCESSOR_TIMEOUT)
+                self.pause_accepting(self.successor_timeout)
             }
             Ok(Some(stream)) => self.adopt(Connection::new(stream)?),
             // A descriptor is now free. The next turn accepts the client, which is still waiting.

@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
-use crate::common::{Daemon, configuration, hcactl_program, hcad, until, with_control};
+use crate::common::{Daemon, configuration, hcactl, hcad, until, with_control};
 use device::interfaces;
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
@@ -145,12 +145,8 @@ fn second_daemon_with_same_config_fails() {
         (Daemon::ready(command, folder, socket), control)
     };
     one_line(&run(&["--config", first.folder.path().join("hcad.json").to_str().unwrap()]));
-    let counters = Command::new(hcactl_program())
-        .args(["--json", "counters", "--socket"])
-        .arg(control)
-        .output()
-        .unwrap();
-    let counters: serde_json::Value = serde_json::from_slice(&counters.stdout).unwrap();
+    let counters = hcactl(&control, &["--json", "counters"]).unwrap();
+    let counters: serde_json::Value = serde_json::from_str(&counters).unwrap();
     assert_eq!(counters["vfio"]["clients"], 0);
     first.child.kill().unwrap();
     let mut log = String::new();
@@ -277,10 +273,7 @@ fn check_serving_and_exit(mut child: Child, folder: &TempDir) {
         client.region_write(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &[0xff; 4]).unwrap();
         client.region_read(VFIO_PCI_BAR0_REGION_INDEX, 0x18, &mut [0; 4]).unwrap();
     }
-    let mut hcactl = Command::new(hcactl_program());
-    let output =
-        hcactl.arg("--socket").arg(folder.path().join("control.sock")).arg("devices").output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    hcactl(&folder.path().join("control.sock"), &["devices"]).unwrap();
     drop(client);
     kill(&child, libc::SIGTERM);
     let status = until("hcad to exit", || child.try_wait().unwrap());

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Daemon, NO_LANDLOCK, hcactl_program, hcad, skip, with_control};
+use crate::common::{Daemon, NO_LANDLOCK, hcactl, hcad, skip, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 
@@ -35,13 +35,6 @@ fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
         Some(line.trim().to_owned())
     };
     tasks.filter_map(status).collect()
-}
-
-fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(hcactl_program());
-    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
 
 #[test]

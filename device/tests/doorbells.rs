@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Daemon, Guest, assert_idle, hcad, until};
 use device::interfaces;
@@ -240,10 +240,11 @@ fn idle_device_wakes_up_rarely() {
     arm(&mut driver, 1, 7);
     wait_for_event(&mut driver, 0);
     until("a period with few wake-ups", || {
-        let before = wake_ups(&daemon);
+        let (before, start) = (wake_ups(&daemon), Instant::now());
         thread::sleep(Duration::from_secs(3));
         let count = wake_ups(&daemon) - before;
-        (count <= 400).then_some(())
+        // On a loaded host, the period may be much longer than 3 s.
+        (count <= 400 * start.elapsed().as_secs() / 3).then_some(())
     });
     // A thread that never blocks never wakes up either, so also check the CPU time, with a generous limit.
     assert_idle(&daemon, Duration::from_secs(3), 30);

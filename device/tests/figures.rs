@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad};
+use crate::common::{Daemon, TIMEOUT, hcactl, hcactl_command, hcactl_program, hcad, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -70,13 +70,6 @@ fn sample(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-fn hcactl(control: &PathBuf, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(hcactl_program());
-    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
-}
-
 #[test]
 fn commands_without_device_option_show_all_devices() {
     let (_daemon, control) = start();
@@ -119,12 +112,8 @@ fn commands_without_device_option_show_all_devices() {
 #[test]
 fn counter_watch_ends_when_output_closes() {
     let (_daemon, control) = start();
-    let mut command = Command::new(hcactl_program());
-    command
-        .arg("--socket")
-        .arg(&control)
-        .args(["--json", "counters", "--watch", "0.1"])
-        .stdout(Stdio::piped());
+    let mut command = hcactl_command(&control);
+    command.args(["--json", "counters", "--watch", "0.1"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     for _ in 0..3 {
@@ -150,7 +139,12 @@ fn counter_watch_ends_when_output_closes() {
 #[test]
 fn prometheus_scrape_returns_all_devices() {
     let (daemon, address) = start_with_metrics();
-    let (head, text) = exchange(TcpStream::connect(address).unwrap(), GET);
+    // On a loaded host, a device may not respond in time and is then reported down.
+    let (head, text) = until("a response from both devices", || {
+        let (head, text) = exchange(TcpStream::connect(address).unwrap(), GET);
+        let is_up = |line: &&str| line.starts_with("hcad_device_up{") && line.ends_with(" 1");
+        (text.lines().filter(is_up).count() == 2).then_some((head, text))
+    });
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{head}");
     assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", text.len())), "{head}");

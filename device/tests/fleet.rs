@@ -3,13 +3,16 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::common::{Daemon, NO_LANDLOCK, TIMEOUT, hcactl_program, hcad, landlock_abi, skip, until};
+use crate::common::{
+    self, Daemon, NO_LANDLOCK, PORT, TIMEOUT, hcactl_command, hcad, landlock_abi, loopback, skip, until,
+};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
 use serde_json::{Value, json};
@@ -45,27 +48,12 @@ fn start(folder: TempDir, devices: &[Value], more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
+fn control(daemon: &Daemon) -> PathBuf {
+    daemon.folder.path().join("control.sock")
+}
+
 fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
-    hcactl_with(daemon, arguments, None)
-}
-
-/// Runs `hcactl` with `input` as its standard input.
-fn hcactl_with(daemon: &Daemon, arguments: &[&str], input: Option<&Value>) -> Result<String, String> {
-    let input = input.map(|input| {
-        let path = daemon.folder.path().join("input");
-        fs::write(&path, input.to_string()).unwrap();
-        fs::File::open(path).unwrap()
-    });
-    let mut command = hcactl_command(daemon, arguments);
-    command.stdin(input.map_or(Stdio::null(), Stdio::from));
-    outcome(command)
-}
-
-fn hcactl_command(daemon: &Daemon, arguments: &[&str]) -> Command {
-    let control = daemon.folder.path().join("control.sock");
-    let mut command = Command::new(hcactl_program());
-    command.env_remove("HCACTL_SOCKET").arg("--socket").arg(control).args(arguments);
-    command
+    common::hcactl(&control(daemon), arguments)
 }
 
 /// Runs `hcactl`. Returns its standard output, or its standard error if it fails.
@@ -76,7 +64,11 @@ fn outcome(mut command: Command) -> Result<String, String> {
 }
 
 fn add(daemon: &Daemon, entry: &Value) -> Result<String, String> {
-    hcactl_with(daemon, &["device", "add", "-"], Some(entry))
+    let path = daemon.folder.path().join("input");
+    fs::write(&path, entry.to_string()).unwrap();
+    let mut command = hcactl_command(&control(daemon));
+    command.args(["device", "add", "-"]).stdin(fs::File::open(path).unwrap());
+    outcome(command)
 }
 
 /// Returns the IDs of the devices, in the order of `hcactl devices`.
@@ -157,7 +149,7 @@ fn rejected_device_changes_nothing() {
     let folder = folder();
     let (elsewhere, taken) = (self::folder(), std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut first = device(folder.path(), 1);
-    let own = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let own = SocketAddr::new(loopback(4, 1), PORT).to_string();
     first["fabric"] = json!({ "udp": { "bind": own, "peers": [] } });
     let mut daemon = start(folder, &[first], &[]);
     let mut one = connect(&daemon, 1);
@@ -380,7 +372,8 @@ fn reload_rejects_device_files_and_fifos() {
         let line = daemon.wait_for_line("cannot reload the configuration: ");
         assert!(line.contains(&expected), "{line}");
 
-        let mut command = hcactl_command(&daemon, &["reload"]);
+        let mut command = hcactl_command(&control(&daemon));
+        command.arg("reload");
         // SAFETY: only one system call is made between fork and exec.
         unsafe { command.pre_exec(move || setrlimit(Resource::Data, limit).map_err(io::Error::from)) };
         assert_eq!(outcome(command), Err(format!("hcactl: {expected}\n")));

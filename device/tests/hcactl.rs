@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
 
-use crate::common::{Daemon, hcactl_program, hcad, with_control};
+use crate::common::{Daemon, hcactl_command, hcactl_program, hcad, with_control};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ fn start() -> (Daemon, PathBuf) {
 }
 
 fn run(socket: &Path, arguments: &[&str]) -> Output {
-    hcactl().arg("--socket").arg(socket).args(arguments).output().unwrap()
+    hcactl_command(socket).env_remove("HCACTL_SOCKET").args(arguments).output().unwrap()
 }
 
 fn printed(output: &Output) -> String {
@@ -70,7 +70,8 @@ fn stopped_daemon_does_not_block_commands() {
     let (daemon, control) = start();
     let pid = Pid::from_raw(daemon.child.id().try_into().unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
-    let late = run(&control, &["--timeout", "0.5", "qps"]);
+    let mut command = hcactl();
+    let late = command.arg("--socket").arg(&control).args(["--timeout", "0.5", "qps"]).output().unwrap();
     kill_process(pid, Signal::CONT).unwrap();
     let expected = format!("hcactl: hcad at {} has not replied for 0.5 s\n", control.display());
     assert_eq!(complaint(&late), expected);

@@ -6,17 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use crate::common::dns::NameServer;
 use crate::common::machine::{Machine, exchange, write_message};
-use crate::common::until;
+use crate::common::{PORT, loopback, until};
 use serde_json::{Value, json};
-
-/// Port that all devices use. Each device has a different address.
-const PORT: u16 = 47911;
-
-/// Returns a loopback address that is not used by any other test or test process.
-fn loopback(test: u8, host: u8) -> IpAddr {
-    let [.., high, low] = std::process::id().to_be_bytes();
-    Ipv4Addr::new(127, 64 | high & 0x3f, low, test << 4 | host).into()
-}
 
 fn at(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, PORT)

@@ -6,9 +6,8 @@ use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
-use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad, skip, until};
+use crate::common::{Daemon, hcactl_command, hcad, skip, until};
 use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
@@ -39,9 +38,8 @@ fn socket(daemon: &Daemon, id: u32) -> PathBuf {
 
 /// Runs `hcactl` and returns its standard output, or its standard error if it fails.
 fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new(hcactl_program());
     let control = daemon.folder.path().join("control");
-    let output = command.arg("--socket").arg(control).args(arguments).output().unwrap();
+    let output = hcactl_command(&control).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
@@ -107,16 +105,17 @@ fn daemon_keeps_working_despite_hung_thread() {
         Err(error) => return skip(&format!("ptrace: {error}")),
     };
 
-    let asked = Instant::now();
-    let rows = devices(&daemon);
-    let states = [&rows[0]["state"], &rows[1]["state"]];
-    assert_eq!(states, ["not_answering", "running"], "{rows}");
+    // On a loaded host, the other device may also be late.
+    let rows = until("a response from the other device", || {
+        let rows = devices(&daemon);
+        assert_eq!(rows[0]["state"], "not_answering", "{rows}");
+        (rows[1]["state"] == "running").then_some(rows)
+    });
     assert_eq!((&rows[0]["port"], &rows[0]["connected"]), (&Value::Null, &json!(true)));
     let text = hcactl(&daemon, &["devices"]).unwrap();
     assert!(text.contains("not responding"), "{text}");
     let error = hcactl(&daemon, &["--device", "1", "port", "down"]).unwrap_err();
     assert_eq!(error, "hcactl: the device is not responding\n");
-    assert!(asked.elapsed() < TIMEOUT, "{:?}", asked.elapsed());
 
     is_served(&mut client);
     drop(client);

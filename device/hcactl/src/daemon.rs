@@ -262,3 +262,41 @@ fn is_late(error: &io::Error) -> bool {
 fn too_late(path: &Path, timeout: Duration) -> String {
     format!("hcad at {} has not replied for {} s", path.display(), timeout.as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    use super::*;
+
+    /// A device that is busy may respond after the time limit.
+    #[test]
+    fn late_response_does_not_answer_next_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || {
+                    let mut is_late = false;
+                    for request in BufReader::new(&stream).lines().map_while(Result::ok) {
+                        // Respond to a request for counters only when the next request arrives.
+                        if std::mem::replace(&mut is_late, request.contains("counters")) {
+                            let _ = writeln!(&stream, r#"{{"error":"late"}}"#);
+                        }
+                        if !is_late {
+                            // The write fails if the client has disconnected.
+                            let _ = writeln!(&stream, r#"{{"devices":[]}}"#);
+                        }
+                    }
+                });
+            }
+        });
+        let mut daemon = Daemon::connect(&path, Duration::from_millis(100)).unwrap();
+        let error = daemon.ask(&Request::Counters { device: 1 }).unwrap_err().to_string();
+        assert!(error.ends_with(" has not replied for 0.1 s"), "{error}");
+        daemon.timeout = Duration::from_secs(60);
+        assert_eq!(daemon.devices().unwrap().len(), 0);
+    }
+}

@@ -36,11 +36,11 @@ use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
 
 /// Maximum number of concurrent clients. When it is reached, a new client replaces the one that has been idle longest,
-/// provided that it has been idle for at least [`IDLE_LIMIT`]. Otherwise, the new client receives an error.
+/// provided that it has been idle for at least the service's idle limit. Otherwise, the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
-/// Idle time after which a client can be replaced.
-const IDLE_LIMIT: Duration = Duration::from_secs(5);
+/// Idle time after which a client of `hcad` can be replaced.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum length of a request in bytes, including its line feed. The longest requests contain a configuration with
 /// thousands of devices.
@@ -59,6 +59,8 @@ pub struct Service {
     pub changes: mpsc::Sender<Change>,
     /// Path of the configuration file, if it can be reloaded.
     pub configuration: Option<PathBuf>,
+    /// Idle time after which a client can be replaced.
+    pub idle_limit: Duration,
 }
 
 /// Serves clients until dropped. Requires a tokio runtime with I/O and time enabled.
@@ -82,7 +84,7 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         };
         slots.retain(|slot| !slot.task.is_finished());
         reserve.refill();
-        if slots.len() >= MAX_CLIENTS && !make_room(&mut slots) {
+        if slots.len() >= MAX_CLIENTS && !make_room(&mut slots, service.idle_limit) {
             // The error fits into the empty send buffer. If the write still fails, the client only sees the connection
             // close.
             let _ = stream.try_write(&line(&Response::Error(format!(
@@ -137,11 +139,11 @@ fn now() -> u64 {
 
 /// Disconnects the client that has been idle longest, if it has reached the idle limit. Returns whether a client was
 /// disconnected.
-fn make_room(slots: &mut Vec<ClientSlot>) -> bool {
+fn make_room(slots: &mut Vec<ClientSlot>, idle_limit: Duration) -> bool {
     let since = |slot: &ClientSlot| slot.idle.0.load(Ordering::Relaxed);
     let longest = (0..slots.len()).min_by_key(|index| since(&slots[*index]));
     let idle_too_long =
-        |index: &usize| u128::from(now().saturating_sub(since(&slots[*index]))) >= IDLE_LIMIT.as_millis();
+        |index: &usize| u128::from(now().saturating_sub(since(&slots[*index]))) >= idle_limit.as_millis();
     let Some(index) = longest.filter(idle_too_long) else { return false };
     slots.swap_remove(index).task.abort();
     true

@@ -1,7 +1,9 @@
 use std::io::{Read, Write};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use card::fabric::impair::{Rule, RuleEntry};
@@ -9,6 +11,8 @@ use card::fabric::{FabricStats, TxBatch};
 use card::hca::testing::Stub;
 use card::identity::Identity;
 use protocol::ids::Lid;
+use tempfile::TempDir;
+use vfio_user::Client;
 
 use super::*;
 use crate::control::call;
@@ -57,11 +61,18 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message
 }
 
+/// Encodes a VERSION message.
+fn version() -> Vec<u8> {
+    [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat()
+}
+
 /// Negotiates the version and makes the stub send a frame.
 fn send_a_frame(client: &mut UnixStream) {
-    let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
-    client.write_all(&version).unwrap();
-    client.read_exact(&mut [0; 16]).unwrap();
+    client.write_all(&version()).unwrap();
+    let mut header = [0; 16];
+    client.read_exact(&mut header).unwrap();
+    let len = u32::from_ne_bytes(header[4..8].try_into().unwrap());
+    client.read_exact(&mut vec![0; len as usize - header.len()]).unwrap();
     client.write_all(&write(7, 4, &[6, 0])).unwrap();
     client.write_all(&write(0, 8, &[1])).unwrap();
 }
@@ -85,10 +96,14 @@ fn blocked_frame_is_sent_when_fabric_unblocks() {
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
     send_a_frame(&mut client);
-    assert!(
-        arrived.recv_timeout(Duration::from_millis(50)).is_err(),
-        "nothing is sent while the fabric is full"
-    );
+    // The worker replies at the end of a turn, after it has tried to send.
+    let read =
+        [[0_u16, 9].map(u16::to_ne_bytes).concat(), [32_u32, 0, 0].map(u32::to_ne_bytes).concat()].concat();
+    let access =
+        [0_u64.to_ne_bytes(), [7_u32, 4].map(u32::to_ne_bytes).concat().try_into().unwrap()].concat();
+    client.write_all(&[read, access].concat()).unwrap();
+    client.read_exact(&mut [0; 36]).unwrap();
+    assert!(arrived.try_recv().is_err(), "nothing is sent while the fabric is full");
 
     other_end.read_exact(&mut vec![0; filled]).unwrap();
     assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
@@ -182,4 +197,57 @@ fn stop_request_ends_sleeping_worker() {
     handle.stop();
     assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
     assert!(!folder.path().join("s").exists());
+}
+
+/// Starts a worker whose second client waits for the first one for an hour. Returns the path of its socket.
+fn listening(folder: &TempDir) -> (PathBuf, call::Handle, JoinHandle<io::Result<Ended>>) {
+    let never_ready = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let fabric = Silent { never_ready, was_full: true, sent: mpsc::channel().0 };
+    let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
+    let path = folder.path().join("s");
+    let listener = Listener::bind(&path).unwrap();
+    let mut worker = Worker::new(Source::Listener(listener.into()), hca, fabric).unwrap();
+    worker.successor_timeout = Duration::from_secs(3600);
+    let (handle, mut mailbox) = call::mailbox().unwrap();
+    (path, handle, std::thread::spawn(move || worker.run(&mut mailbox)))
+}
+
+#[test]
+fn early_client_waits_for_previous_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, handle, thread) = listening(&folder);
+    let mut first = Client::new(&path).unwrap();
+    for _ in 0..100 {
+        let mut next = UnixStream::connect(&path).unwrap();
+        next.write_all(&version()).unwrap();
+        // The reply arrives only after the first client has disconnected.
+        drop(first);
+        next.set_read_timeout(Some(TIMEOUT)).unwrap();
+        next.read_exact(&mut [0; 16]).unwrap();
+        drop(next);
+        first = Client::new(&path).unwrap();
+        first.region_read(7, 0, &mut [0; 4]).unwrap();
+    }
+    handle.stop();
+    assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
+}
+
+/// On a busy host, the kernel may take a while to close the descriptors of a killed QEMU, so the next QEMU can connect
+/// before the old connection is closed.
+#[test]
+fn next_client_waits_for_slow_disconnect() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, handle, thread) = listening(&folder);
+    let mut first = Client::new(&path).unwrap();
+    let mut next = UnixStream::connect(&path).unwrap();
+    next.write_all(&version()).unwrap();
+    // The turns that serve these reads also accept the next client.
+    for _ in 0..2 {
+        first.region_read(7, 0, &mut [0; 4]).unwrap();
+    }
+    drop(first);
+    next.set_read_timeout(Some(TIMEOUT)).unwrap();
+    next.read_exact(&mut [0; 16]).unwrap();
+    handle.stop();
+    assert_eq!(thread.join().unwrap().unwrap(), Ended::Shutdown);
 }

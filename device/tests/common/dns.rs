@@ -106,11 +106,16 @@ fn serve_tcp(listener: &TcpListener, state: &State) {
         let mut len = [0; 2];
         while stream.read_exact(&mut len).is_ok() {
             let mut request = vec![0; u16::from_be_bytes(len).into()];
-            stream.read_exact(&mut request).unwrap();
+            if stream.read_exact(&mut request).is_err() {
+                break;
+            }
             state.over_tcp.fetch_add(1, Ordering::Release);
             let answer = state.answer(&request).to_vec().unwrap();
             let len = u16::try_from(answer.len()).unwrap().to_be_bytes();
-            stream.write_all(&[&len[..], &answer].concat()).unwrap();
+            // A client that has waited too long closes the connection and sends its request again.
+            if stream.write_all(&[&len[..], &answer].concat()).is_err() {
+                break;
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod machine;
 
 use std::ffi::c_long;
 use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -24,6 +25,19 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Reason to pass to [`skip`] if a test needs Landlock and the host does not support it.
 #[allow(dead_code, reason = "not every test needs Landlock")]
 pub(crate) const NO_LANDLOCK: &str = "landlock: this host does not support it";
+
+/// UDP port for devices at addresses from [`loopback`]. By default, Linux does not assign it to a socket that is bound
+/// to port 0, so it is not taken by another process that is bound to all addresses.
+#[allow(dead_code, reason = "not every test chooses addresses")]
+pub(crate) const PORT: u16 = 21_911;
+
+/// Returns a loopback address that is not used by any other test or test process. Each test that calls this has a
+/// different number, from 1 to 15.
+#[allow(dead_code, reason = "not every test chooses addresses")]
+pub(crate) fn loopback(test: u8, host: u8) -> IpAddr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | high & 0x3f, low, test << 4 | host).into()
+}
 
 /// Reports that a test, or the rest of it, is skipped, and why. Writes directly to standard output, because the test
 /// harness captures the output of `println!`. `ci/test` counts these lines and accepts only known reasons.
@@ -115,10 +129,16 @@ pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) ->
     (path, socket, control)
 }
 
-/// Returns an `hcad` command whose standard error is piped.
+/// Returns an `hcad` command whose standard error is piped. Variables that change the behaviour of a daemon or that a
+/// service manager sets for the test process are removed.
 pub(crate) fn hcad() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hcad"));
-    command.env_remove("RUST_LOG").stderr(Stdio::piped());
+    for name in
+        ["RUST_LOG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "RUNTIME_DIRECTORY"]
+    {
+        command.env_remove(name);
+    }
+    command.stderr(Stdio::piped());
     command
 }
 
@@ -127,6 +147,32 @@ pub(crate) fn hcactl_program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_hcad")).with_file_name("hcactl");
     assert!(program.exists(), "{} does not exist; run cargo build -p hcactl", program.display());
     program
+}
+
+/// Returns an `hcactl` command for the daemon with this control socket. It waits for a daemon on a loaded host.
+#[allow(dead_code, reason = "not every test runs hcactl")]
+pub(crate) fn hcactl_command(control: &Path) -> Command {
+    let mut command = Command::new(hcactl_program());
+    command.arg("--socket").arg(control).args(["--timeout", &TIMEOUT.as_secs().to_string()]);
+    command
+}
+
+/// Runs `hcactl` and returns its standard output, or its standard error if it fails. Repeats the command if a device
+/// has not responded within the daemon's timeout, which is shorter than the stalls of a loaded host.
+#[allow(dead_code, reason = "not every test runs hcactl")]
+#[track_caller]
+pub(crate) fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
+    until("a device to respond to hcactl", || {
+        let output = hcactl_command(control).args(arguments).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let result = if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) };
+        let is_late = match &result {
+            // The state of a device in the output of `hcactl --json devices`.
+            Ok(text) => text.contains("\"not_answering\""),
+            Err(text) => text.contains("the device is not responding"),
+        };
+        (!is_late).then_some(result)
+    })
 }
 
 impl Daemon {

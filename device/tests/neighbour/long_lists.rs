@@ -30,7 +30,7 @@ use protocol::hca::mlx5::wqe::{
 use protocol::ids::{Iova, Lid, Lkey, Pdn, Qpn, Rkey, UarIndex, Va};
 use smallvec::smallvec;
 
-use super::{TIMEOUT, Vmm};
+use super::{ATTACK_TIMEOUT, Vmm};
 
 /// Bus addresses of the rings, the doorbell records and the data page.
 const EQ: u64 = 0x40_0000;
@@ -223,7 +223,7 @@ impl LongLists {
             let bytes = self.driver.peek(at, 64);
             match Cqe::parse(bytes.first_chunk().unwrap()) {
                 Ok((cqe, owner)) if owner == expected => break cqe,
-                _ => assert!(start.elapsed() < TIMEOUT, "request {} has no completion", self.reaped),
+                _ => assert!(start.elapsed() < ATTACK_TIMEOUT, "request {} has no completion", self.reaped),
             }
             thread::sleep(Duration::from_millis(1));
         };

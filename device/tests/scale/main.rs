@@ -29,11 +29,14 @@ fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns this process's memory use in bytes, excluding guest memory.
+/// Returns this process's memory use in bytes, including swapped memory but excluding guest memory.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    (kib("RssAnon:") + kib("VmSwap:")) << 10
 }
 
 /// Returns this thread's CPU time, which is independent of other load.

@@ -1,12 +1,11 @@
 use std::sync::mpsc as sync_mpsc;
-use std::thread;
 
 use card::identity::Identity;
 use card::record::Header;
 use card::telemetry::trace::Kind;
 use protocol::ids::Lid;
 use serde_json::Map;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::*;
 use crate::control::call::{Mailbox, mailbox};
@@ -29,15 +28,19 @@ fn service() -> (Service, Mailbox) {
         handle,
     };
     let registry = watch::Sender::new(Arc::from([Arc::new(device)])).subscribe();
-    (Service { registry, changes: changes().0, configuration: None }, mailbox)
+    let idle_limit = Duration::from_secs(3600);
+    (Service { registry, changes: changes().0, configuration: None, idle_limit }, mailbox)
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A file whose flush blocks until it is released.
-struct SlowFile(sync_mpsc::Receiver<()>);
+/// A file whose flush reports that it has begun, and then blocks until it is released.
+struct SlowFile {
+    begun: Option<oneshot::Sender<()>>,
+    released: sync_mpsc::Receiver<()>,
+}
 
 impl io::Write for SlowFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -45,38 +48,77 @@ impl io::Write for SlowFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.recv_timeout(Duration::from_secs(60)).map_err(io::Error::other)
+        if let Some(begun) = self.begun.take() {
+            let _ = begun.send(());
+        }
+        self.released.recv_timeout(Duration::from_secs(60)).map_err(io::Error::other)
     }
 }
 
 #[test]
 fn slow_close_of_trace_blocks_no_task() {
     let (service, mut mailbox) = service();
+    let (begun, has_begun) = oneshot::channel();
     let (release, released) = sync_mpsc::channel();
-    let device = thread::spawn(move || {
+    let file = SlowFile { begun: Some(begun), released };
+    let device = async {
         loop {
             for call in mailbox.take() {
                 if let Call::SetTrace(None, answer) = call {
-                    let mut trace = Trace::new(
-                        Box::new(SlowFile(released)),
-                        Path::new("trace"),
-                        TraceFormat::Text,
-                        "hca1",
-                    );
+                    let mut trace = Trace::new(Box::new(file), Path::new("trace"), TraceFormat::Text, "hca1");
                     trace.record(Kind::Wqe, "send", |_| {});
                     return answer.send(Some(trace)).is_ok();
                 }
             }
-            thread::sleep(Duration::from_millis(1));
+            tokio::task::yield_now().await;
         }
-    });
+    };
     let other = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(device.await);
+        has_begun.await.unwrap();
         release.send(())
     };
-    let (answer, _) = run(async { tokio::join!(answer(Request::TraceOff { device: 1 }, &service), other) });
+    let (answer, released) =
+        run(async { tokio::join!(answer(Request::TraceOff { device: 1 }, &service), other) });
     assert_eq!(answer.map_err(|error| error.to_string()), Ok(Response::Done {}));
-    assert!(device.join().unwrap());
+    released.unwrap();
+}
+
+#[test]
+fn seventeenth_client_is_rejected_with_reason() {
+    async fn read(client: &mut BufReader<UnixStream>) -> String {
+        let mut line = String::new();
+        client.read_line(&mut line).await.unwrap();
+        line
+    }
+    async fn is_served(client: &mut BufReader<UnixStream>) -> bool {
+        client.write_all(b"{\"tables\":{}}\n").await.unwrap();
+        read(client).await.starts_with("{\"tables\":")
+    }
+    let (service, _mailbox) = service();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = Listener::bind(&path).unwrap();
+    let connect = async || BufReader::new(UnixStream::connect(&path).await.unwrap());
+    run(async {
+        let clients = async {
+            let mut clients = Vec::new();
+            for _ in 0..16 {
+                let mut client = connect().await;
+                assert!(is_served(&mut client).await);
+                clients.push(client);
+            }
+            let rejected = read(&mut connect().await).await;
+            assert_eq!(rejected, "{\"error\":\"too many control clients, maximum is 16\"}\n");
+            for client in &mut clients {
+                assert!(is_served(client).await);
+            }
+        };
+        tokio::select! {
+            ended = serve(&listener, service) => panic!("{ended:?}"),
+            () = clients => {}
+        }
+    });
 }
 
 #[test]
