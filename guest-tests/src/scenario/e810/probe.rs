@@ -15,6 +15,7 @@ use crate::lab::{Guest, Lab};
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
 use crate::scenario::extent::Extent;
+use crate::scenario::nic::ping;
 use crate::scenario::nic::station::{
     Address, CPUS, bring_up, carrier, device, e810_without_strict, load, warnings,
 };
@@ -165,9 +166,8 @@ impl Probe {
     pub(super) async fn talk(&mut self) -> Result<()> {
         let Address { ipv4, ipv6 } = Address::on(0, INTEGRATED);
         for address in [ipv4, ipv6] {
-            let line = format!("ping -n -q -c 3 -i 0.05 -W 5 -s 4000 {address}");
-            let text = self.sh(&line).await?;
-            ensure!(text.contains(" 0% packet loss"), "{text}");
+            let text = self.sh(&ping::script(4000, 3, &address)).await?;
+            ping::all_answered(&text, 4000, 3)?;
         }
         Ok(())
     }

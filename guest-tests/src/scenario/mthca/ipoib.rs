@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::stock_pair::{StockNode, StockPair};
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::nic::ping as echo;
 use crate::tools::{Exchange, Ready, await_text};
 
 /// How long the interface may take to join the broadcast group after being brought up.
@@ -176,9 +177,8 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
 
 pub(super) async fn ping(pair: &mut StockPair, size: u32) -> Result<()> {
     let peer = address(&pair.b);
-    let text = pair.a.vm.run(&["ping", "-c", "5", "-i", "0.2", "-s", &size.to_string(), &peer]).await?;
-    ensure!(text.contains(" 0% packet loss") && !text.contains("duplicates"), "{text}");
-    Ok(())
+    let text = pair.a.vm.run(&["sh", "-c", &echo::script(size, 5, &peer)]).await?;
+    echo::all_answered(&text, size, 5)
 }
 
 async fn iperf(pair: &mut StockPair) -> Result<()> {

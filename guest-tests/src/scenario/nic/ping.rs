@@ -41,6 +41,18 @@ echo_all() {
 }
 "#;
 
+/// Shell script that sends `count` echo requests of one length on a lossless link. [`all_answered`] checks its output.
+pub(in crate::scenario) fn script(size: u32, count: u32, address: &str) -> String {
+    format!("{FUNCTIONS}echo_all {size} {count} {address}")
+}
+
+/// Checks that each of `count` requests received exactly one reply.
+pub(in crate::scenario) fn all_answered(text: &str, size: u32, count: u32) -> Result<()> {
+    let answered = replies(text, size)?;
+    ensure!(answered == count, "{size} bytes: {answered} replies to {count} requests: {text}");
+    Ok(())
+}
+
 pub(super) async fn all_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
     sizes(from, address, SIZES, wire).await
 }
