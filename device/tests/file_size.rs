@@ -1,5 +1,4 @@
 //! Tests that the daemon keeps running when its files reach the file size limit (`ulimit -f`, `LimitFSIZE=`).
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
 use std::io;
